@@ -1,0 +1,1 @@
+"""How packets run it: the testbed, its agents, its measurements."""
