@@ -1,0 +1,34 @@
+"""One request as the testbed sees it: when it arrives and how many tokens its prefill must compute.
+
+Output tokens are not modelled: a decode instance is a KV sink, and TTFT ends with the first token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request, in real units on the run clock.
+
+    `cached_tokens` of its prompt are a prefix whose KV the prefill pool already holds; `new_tokens` (at least 1) must be
+    computed. `migrates` says whether the prefix has to cross to the decode instance: True always, False never, None when it
+    depends on whether the chosen decode instance holds the session. `prediction_factor` is what a scheduler's prediction of
+    the prefill's duration is multiplied with; it is exactly 1.0 where predictions are exact.
+    """
+
+    id: str
+    tenant: str
+    session: str
+    arrival_s: float
+    new_tokens: int
+    cached_tokens: int
+    migrates: bool | None
+    prediction_factor: float
+    warmup: bool = False
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens of the whole prompt: cached and new."""
+        return self.cached_tokens + self.new_tokens

@@ -1,0 +1,171 @@
+"""The queue-and-release logic of serving, as pure functions of `now`: which prefill runs, and which KV bytes exist.
+
+A wall-clock agent and a virtual-time simulator drive the same three objects: `PrefillQueue` (one instance, first in first
+out), `KvStream` (the bytes of one transfer on one rank) and `LeastUnfinished` (which instance is next). None reads a clock.
+Every time is a run-clock time in real seconds, every size in real bytes per rank.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from workloads.kv import KvModel
+from workloads.prefill import PrefillPlan, PrefillTiming
+from workloads.request import Request
+
+TransferMode: TypeAlias = Literal["layerwise", "pull"]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillStarted:
+    """A prefill starts. `predicted_end_s` is what a scheduler is told, not what will happen."""
+
+    request: Request
+    plan: PrefillPlan
+    start_s: float
+    predicted_end_s: float
+
+    @property
+    def at_s(self) -> float:
+        return self.start_s
+
+
+@dataclass(frozen=True, slots=True)
+class LastChunkStarted:
+    """The last chunk starts; the prediction now covers this chunk only."""
+
+    request: Request
+    at_s: float
+    predicted_end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillEnded:
+    """The last layer of the last chunk is finished."""
+
+    request: Request
+    at_s: float
+
+
+Event: TypeAlias = PrefillStarted | LastChunkStarted | PrefillEnded
+
+
+class PrefillQueue:
+    """The prefills of one instance: first in first out, one at a time.
+
+    Times are the planned ones, however late `advance` is called: a prefill starts when its request was received or when the
+    one before it was planned to end, whichever is later, so that timer lateness never adds up.
+    """
+
+    def __init__(self, timing: PrefillTiming, layers: int) -> None:
+        self.timing = timing
+        self.layers = layers
+        self.free_s = 0.0
+        self._events: deque[Event] = deque()
+
+    def submit(self, request: Request, now_s: float) -> PrefillPlan:
+        """Queue a request received at `now_s` and return its plan."""
+        plan = self.timing.plan(request.new_tokens, request.cached_tokens, self.layers)
+        start_s = max(self.free_s, now_s)
+        last_chunk_s = start_s + plan.last_chunk_start_s
+        end_s = start_s + plan.duration_s
+        factor = request.prediction_factor
+        # Prefills of one instance do not overlap, so appending keeps the events in time order.
+        self._events.append(PrefillStarted(request, plan, start_s, start_s + plan.duration_s * factor))
+        predicted_end_s = end_s if factor == 1.0 else last_chunk_s + plan.chunks[-1].duration_s * factor
+        self._events.append(LastChunkStarted(request, last_chunk_s, predicted_end_s))
+        self._events.append(PrefillEnded(request, end_s))
+        self.free_s = end_s
+        return plan
+
+    def advance(self, now_s: float) -> list[Event]:
+        """The events planned up to and including `now_s` that have not been returned yet, in time order."""
+        events: list[Event] = []
+        while self._events and self._events[0].at_s <= now_s:
+            events.append(self._events.popleft())
+        return events
+
+    def next_s(self) -> float | None:
+        """When `advance` next has something; None while the queue is empty."""
+        return self._events[0].at_s if self._events else None
+
+
+class KvStream:
+    """The KV bytes of one transfer on one rank that exist at a moment.
+
+    Head: the KV of the cached prefix, which the prefill instance holds from the start; empty unless `head_moves`. Tail: the
+    KV of the new tokens, which exists layer by layer. In `layerwise` mode the head is there at the prefill's start and the
+    tail as its layers finish, head first; in `pull` mode everything becomes available at the prefill's end.
+    """
+
+    def __init__(
+        self, plan: PrefillPlan, kv: KvModel, mode: TransferMode, start_s: float, head_moves: bool = True
+    ) -> None:
+        if mode not in ("layerwise", "pull"):
+            raise ValueError(f"transfer mode {mode!r}; known: layerwise, pull")
+        if plan.layers != kv.layers:
+            raise ValueError(f"a plan of {plan.layers} layers for {kv.name}, which has {kv.layers}")
+        self.plan = plan
+        self.mode = mode
+        self.start_s = start_s
+        self.end_s = start_s + plan.duration_s
+        self.head_bytes = kv.rank_bytes(plan.cached_tokens) if head_moves else 0
+        self.tail_bytes = kv.rank_bytes(plan.new_tokens)
+
+    @property
+    def total_bytes(self) -> int:
+        return self.head_bytes + self.tail_bytes
+
+    def bytes_at(self, now_s: float) -> int:
+        """Bytes that exist at `now_s`: never decreasing, exactly `total_bytes` from the prefill's end on."""
+        if now_s >= self.end_s:
+            return self.total_bytes
+        if self.mode == "pull" or now_s < self.start_s:
+            return 0
+        ready = self.plan.token_layers_ready(now_s - self.start_s)
+        return self.head_bytes + self.tail_bytes * ready // (self.plan.new_tokens * self.plan.layers)
+
+    def next_release_s(self, now_s: float) -> float | None:
+        """The next moment after `now_s` at which more bytes exist; None once all of them do."""
+        if now_s >= self.end_s:
+            return None
+        if self.mode == "pull":
+            return self.end_s
+        if now_s < self.start_s:
+            return self.start_s if self.head_bytes else self.start_s + self.plan.layer_end_s(0, 0)
+        next_layer_s = self.plan.next_layer_s(now_s - self.start_s)
+        return self.end_s if next_layer_s is None else min(self.start_s + next_layer_s, self.end_s)
+
+
+class LeastUnfinished:
+    """Load balancing: the instance with the fewest assigned and unfinished requests; ties go to the least recently chosen."""
+
+    def __init__(self) -> None:
+        self._unfinished: dict[str, int] = {}
+        self._chosen_at: dict[str, int] = {}
+        self._choices = 0
+
+    def choose(self, names: Sequence[str]) -> str:
+        """One of `names`; the first of them among equals that were never chosen. Raises ValueError if there is none."""
+        if not names:
+            raise ValueError("no instance to choose from")
+        name = min(names, key=lambda n: (self._unfinished.get(n, 0), self._chosen_at.get(n, 0)))
+        self._choices += 1
+        self._chosen_at[name] = self._choices
+        return name
+
+    def started(self, name: str) -> None:
+        """A request was assigned to `name`."""
+        self._unfinished[name] = self._unfinished.get(name, 0) + 1
+
+    def finished(self, name: str) -> None:
+        """A request of `name` is over. Raises ValueError where none is unfinished."""
+        if self._unfinished.get(name, 0) == 0:
+            raise ValueError(f"{name} has no unfinished request; finished() was called without started()")
+        self._unfinished[name] -= 1
+
+    def unfinished(self, name: str) -> int:
+        return self._unfinished.get(name, 0)
