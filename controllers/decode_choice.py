@@ -1,0 +1,136 @@
+"""Which decode instance receives a request's KV cache; the same code on every fabric.
+
+A choice sees one `Candidate` per reachable decode instance. A user's own class needs one method, `choose`, and is
+named in the experiment file as `module:Class`; it is built with no argument, or with the seed where its constructor
+takes one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from controllers.calendar import SAME_INSTANT_S, Gap
+from controllers.demand import Demand
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A decode instance at the moment of choice.
+
+    `unfinished` counts the requests assigned to it whose KV has not arrived; `rank` is 0 for the instance chosen
+    longest ago; `served` tells that it served this session last. `gap()` is when the KV could cross: computed when
+    asked for.
+    """
+
+    decode: str
+    unfinished: int
+    rank: int
+    served: bool
+    wanted_live_s: float
+    gap: Callable[[], Gap]
+
+
+class DecodeChoice(Protocol):
+    """A rule that picks one of the candidates."""
+
+    def choose(self, demand: Demand, candidates: Sequence[Candidate], now_s: float) -> str:
+        """The name of one candidate; `candidates` is never empty."""
+
+
+def _load(candidate: Candidate) -> tuple[int, int]:
+    return candidate.unfinished, candidate.rank
+
+
+class CircuitAware:
+    """A decode whose circuit already stands and is free in time, else the earliest gap; ties go to the least loaded."""
+
+    def choose(self, demand: Demand, candidates: Sequence[Candidate], now_s: float) -> str:
+        """Algorithm 1, line 4."""
+        gaps = {candidate.decode: candidate.gap() for candidate in candidates}
+        in_time = [
+            candidate
+            for candidate in candidates
+            if gaps[candidate.decode].stands
+            and gaps[candidate.decode].live_s <= candidate.wanted_live_s + SAME_INSTANT_S
+        ]
+        if in_time:
+            return min(in_time, key=_load).decode
+        # rounding keeps float noise from overriding the load
+        return min(
+            candidates, key=lambda candidate: (round(gaps[candidate.decode].live_s, 9), *_load(candidate))
+        ).decode
+
+
+class LeastLoaded:
+    """Fewest assigned and unfinished requests, in-flight transfers included (or requests herd)."""
+
+    def choose(self, demand: Demand, candidates: Sequence[Candidate], now_s: float) -> str:
+        """Ties go to the instance chosen longest ago."""
+        return min(candidates, key=_load).decode
+
+
+class RoundRobin:
+    """The instance chosen longest ago."""
+
+    def choose(self, demand: Demand, candidates: Sequence[Candidate], now_s: float) -> str:
+        """Load and circuits do not matter."""
+        return min(candidates, key=lambda candidate: candidate.rank).decode
+
+
+class SessionAffinity:
+    """The decode that served the session last, whatever its load; the least loaded for a session's first request."""
+
+    def choose(self, demand: Demand, candidates: Sequence[Candidate], now_s: float) -> str:
+        """A request without a session is placed by load."""
+        return min(candidates, key=lambda candidate: (not candidate.served, *_load(candidate))).decode
+
+
+class Random:
+    """Uniform, from the experiment's seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def choose(self, demand: Demand, candidates: Sequence[Candidate], now_s: float) -> str:
+        """One draw a request."""
+        return self._random.choice(list(candidates)).decode
+
+
+BUILT_IN: dict[str, Callable[..., DecodeChoice]] = {
+    "circuit-aware": CircuitAware,
+    "least-loaded": LeastLoaded,
+    "round-robin": RoundRobin,
+    "session-affinity": SessionAffinity,
+    "random": Random,
+}
+
+
+def load(spec: str, seed: int) -> DecodeChoice:
+    """The choice that an experiment file names: a built-in, or `module:Class` found on the Python path.
+
+    Raises ValueError, saying what was not found and what is allowed.
+    """
+    if spec in BUILT_IN:
+        return _build(BUILT_IN[spec], seed)
+    module_name, colon, class_name = spec.partition(":")
+    if not colon or not module_name or not class_name:
+        raise ValueError(f"decode_choice {spec!r}: not one of {', '.join(BUILT_IN)}, nor of the form module:Class")
+    try:
+        factory = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"decode_choice {spec!r}: {error}; the module must be importable from the project's folder"
+        ) from error
+    if not callable(getattr(factory, "choose", None)):
+        raise ValueError(f"decode_choice {spec!r}: {class_name} has no method choose(demand, candidates, now_s)")
+    return _build(factory, seed)
+
+
+def _build(factory: Callable[..., DecodeChoice], seed: int) -> DecodeChoice:
+    takes_seed = "seed" in inspect.signature(factory).parameters
+    return factory(seed=seed) if takes_seed else factory()

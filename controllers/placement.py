@@ -1,0 +1,53 @@
+"""The four events on a packet fabric: the same decode choice at the same moments, and nothing to reserve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from controllers.calendar import Gap
+from controllers.decode_choice import DecodeChoice
+from controllers.demand import Demand, OutOfOrder, Placement
+from controllers.requests_seen import RequestsSeen, SeenRequest
+
+
+class PacketPlacement:
+    """Chooses the decode at prefill start (`layerwise`) or at the last chunk (`pull`), as `Reservations` does."""
+
+    def __init__(self, reachable: Mapping[str, Sequence[str]], *, transfer: str, decode_choice: DecodeChoice) -> None:
+        self._layerwise = transfer == "layerwise"
+        self.requests = RequestsSeen(reachable, decode_choice)
+
+    def admitted(self, demand: Demand, now_s: float) -> Placement | None:
+        """Nothing is decided."""
+        self.requests.admit(demand)
+        return None
+
+    def prefill_started(self, request_id: str, predicted_end_s: float, now_s: float) -> Placement | None:
+        """`layerwise`: the decode is chosen, KV may move."""
+        seen = self.requests.advance(request_id, "prefill-started")
+        return self._place(seen, now_s) if self._layerwise else None
+
+    def last_chunk_started(self, request_id: str, predicted_end_s: float, now_s: float) -> Placement:
+        """`pull`: the decode is chosen."""
+        seen = self.requests.advance(request_id, "last-chunk-started", again=True)
+        return seen.placement or self._place(seen, now_s)
+
+    def transfer_done(self, request_id: str, part: str, now_s: float) -> None:
+        """The decode's load falls with the last part."""
+        seen = self.requests.get(request_id)
+        if seen.placement is None:
+            raise OutOfOrder(f"request {request_id!r}: transfer done before it had a decode instance")
+        self.requests.sent(seen, part)
+
+    def expire(self, request_id: str, reason: str, now_s: float) -> None:
+        """The request no longer counts as load."""
+        self.requests.bury(request_id)
+
+    def _place(self, seen: SeenRequest, now_s: float) -> Placement:
+        at_once = Gap(now_s, now_s, now_s, stands=True)
+        placement = self.requests.place(seen, lambda decode, head_moves: at_once, lambda head_moves: now_s, now_s)
+        if not self._layerwise:
+            seen.parts = {"all"}
+        else:
+            seen.parts = {"head", "tail"} if placement.head_moves else {"tail"}
+        return placement
