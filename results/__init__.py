@@ -1,0 +1,1 @@
+"""What came out: the record schema, merging, metrics, artifacts, the table, the report and comparisons."""

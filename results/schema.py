@@ -1,0 +1,234 @@
+"""The columns of the four record tables, named once, and the shape of ``summary.json``.
+
+Every time is in run-clock seconds of the real cluster, every byte count is real unless its name says ``emulated``.
+Column names carry their unit. Strings are never missing (an empty string means "none"); numbers and booleans are
+missing where nothing happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
+
+WARMUP_PREFIX = "warmup-"
+STATUSES = ("completed", "failed", "unfinished")
+TTFT_PARTS = ("queue_s", "prefill_s", "circuit_wait_s", "transfer_exposed_s", "control_s", "return_s")
+EXPOSED_PARTS = ("circuit_wait_s", "transfer_exposed_s")
+VERDICTS = ("valid", "degraded", "invalid")
+
+STRING, INTEGER, REAL, BOOLEAN = "string", "Int64", "float64", "boolean"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One CSV file: its name without the ending, and the pandas dtype of each column, in order."""
+
+    name: str
+    dtypes: Mapping[str, str]
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.dtypes)
+
+    def frame(self, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+        """A data frame of exactly these columns and dtypes; what a row lacks is missing.
+
+        Raises ValueError for a key that is no column, or for a value that its dtype cannot hold.
+        """
+        listed = [dict(row) for row in rows]
+        if unknown := sorted({key for row in listed for key in row} - set(self.dtypes)):
+            raise ValueError(
+                f"{self.name}: no such column: {', '.join(unknown)}; the columns are {', '.join(self.dtypes)}"
+            )
+        return self.conform(pd.DataFrame(listed, columns=self.columns, dtype=object))
+
+    def conform(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The same data with this table's columns in order and its dtypes. ValueError names what does not fit."""
+        if missing := [name for name in self.dtypes if name not in frame.columns]:
+            raise ValueError(
+                f"{self.name}: missing column {', '.join(missing)}; was the file written by another version?"
+            )
+        out = frame[self.columns].copy()
+        for name, dtype in self.dtypes.items():
+            try:
+                column = out[name]
+                if dtype == STRING:
+                    column = column.fillna("")
+                elif dtype == REAL:
+                    column = pd.to_numeric(column)
+                out[name] = column.astype(dtype)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{self.name}.csv, column {name}: {error}") from error
+        return out
+
+    def read(self, path: Path) -> pd.DataFrame:
+        """Read one CSV file of this table. ValueError names the file and the column that does not fit."""
+        # A tenant may be called "NA" or "null": only the empty field is missing.
+        try:
+            # as text first: pandas would read a column of ids such as "007" as numbers
+            frame = pd.read_csv(path, dtype=str, keep_default_na=False, na_values=[""], encoding="utf-8")
+            for name in (name for name, dtype in self.dtypes.items() if dtype == BOOLEAN and name in frame.columns):
+                frame[name] = frame[name].map({"True": True, "False": False}, na_action="ignore")
+            for name in (name for name, dtype in self.dtypes.items() if dtype == INTEGER and name in frame.columns):
+                frame[name] = pd.to_numeric(frame[name])
+            return self.conform(frame)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+
+REQUESTS = Table(
+    "requests",
+    {
+        "id": STRING,
+        "tenant": STRING,
+        "session": STRING,
+        "arrival_s": REAL,
+        "new_tokens": INTEGER,
+        "cached_tokens": INTEGER,
+        "status": STRING,
+        "reason": STRING,
+        "prefill": STRING,
+        "decode": STRING,
+        "migrated": BOOLEAN,
+        "sent_s": REAL,
+        "received_s": REAL,
+        "prefill_start_s": REAL,
+        "prefill_end_s": REAL,
+        "last_byte_s": REAL,
+        "first_token_s": REAL,
+        "ttft_s": REAL,
+        "queue_s": REAL,
+        "prefill_s": REAL,
+        "circuit_wait_s": REAL,
+        "transfer_exposed_s": REAL,
+        "control_s": REAL,
+        "return_s": REAL,
+    },
+)
+TRANSFERS = Table(
+    "transfers",
+    {
+        "request": STRING,
+        "rank": INTEGER,
+        "prefill": STRING,
+        "decode": STRING,
+        "bytes": INTEGER,
+        "emulated_bytes": INTEGER,
+        "first_byte_s": REAL,
+        "last_byte_s": REAL,
+        "source_port": INTEGER,
+        "uplink": INTEGER,
+        "retransmits": INTEGER,
+        "rtos": INTEGER,
+    },
+)
+SWITCH_STEPS = ("remove", "barrier", "purge", "dark_wait", "install", "barrier2", "purge2")
+CIRCUITS = Table(
+    "circuits",
+    {
+        "window": INTEGER,
+        "request": STRING,
+        "part": STRING,
+        "prefill": STRING,
+        "decode": STRING,
+        "state": STRING,
+        "start_s": REAL,
+        "live_s": REAL,
+        "end_s": REAL,
+        "dark_at_s": REAL,
+        "live_at_s": REAL,
+        "released_at_s": REAL,
+        "needs_switch": BOOLEAN,
+        **{f"{step}_s": REAL for step in SWITCH_STEPS},
+        "reason": STRING,
+    },
+)
+LINKS = Table(
+    "links",
+    {
+        "node": STRING,
+        "interface": STRING,
+        "peer": STRING,
+        "role": STRING,
+        "goodput_bps": REAL,
+        "wire_bps": REAL,
+        "tx_bytes": INTEGER,
+        "tx_packets": INTEGER,
+        "drops": INTEGER,
+        "overlimits": INTEGER,
+    },
+)
+TABLES = {table.name: table for table in (REQUESTS, TRANSFERS, CIRCUITS, LINKS)}
+
+
+def is_warmup(ids: pd.Series) -> pd.Series:
+    """Which ids belong to the warm-up: it has ids of its own, beginning with ``warmup-``."""
+    return ids.astype("string").str.startswith(WARMUP_PREFIX).astype(bool)
+
+
+class _Record(BaseModel):
+    """Unknown keys are kept: a reader must not lose what a newer writer added."""
+
+    model_config = ConfigDict(extra="allow", populate_by_name=True)
+
+
+class RequestCounts(_Record):
+    """Measured requests by outcome: ``offered == completed + failed + unfinished``. Warm-up requests are counted
+    apart.
+    """
+
+    offered: int = Field(ge=0)
+    completed: int = Field(ge=0)
+    failed: int = Field(ge=0)
+    unfinished: int = Field(ge=0)
+    warmup: int = Field(default=0, ge=0)
+
+
+class TtftStatistics(_Record):
+    """Over the n completed measured requests, seconds. A statistic that n cannot support is None, with its reason."""
+
+    n: int = Field(ge=0)
+    mean: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    null_reasons: dict[str, str] = Field(default_factory=dict)
+
+
+class RunSummary(_Record):
+    """One fabric and one seed. ``name`` is the fabric's name in the experiment file, ``fabric`` its kind."""
+
+    name: str
+    fabric: Literal["eps", "ocs", "none"]
+    seed: int
+    substrate: Literal["emulation", "simulation"]
+    requests: RequestCounts
+    ttft_s: TtftStatistics
+    ttft_exposed_share: float | None = None
+    hidden_share: float | None = None
+    slo_attainment: float | None = None
+    verdict: Literal["valid", "degraded", "invalid"]
+    reasons: list[str] = Field(default_factory=list)
+    slo_attainment_by_tenant: dict[str, float | None] = Field(default_factory=dict)
+    ttft_parts_s: dict[str, float | None] = Field(default_factory=dict)
+    migrated_share: float | None = None
+    switches: int | None = None
+    reuses: int | None = None
+    notes: list[str] = Field(default_factory=list)
+
+
+class Summary(_Record):
+    """``summary.json``, schema 1."""
+
+    schema_version: Literal[1] = Field(default=1, alias="schema")
+    runs: list[RunSummary] = Field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """A dictionary that ``json.dumps(..., allow_nan=False)`` takes, with the key ``schema``."""
+        return self.model_dump(by_alias=True, mode="json")

@@ -1,0 +1,161 @@
+"""The terminal's table: one row per fabric (and seed), then by how much each circuit fabric differs, then what to be
+wary of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TextIO
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from results.schema import RunSummary, Summary
+
+UNDEFINED = "-"
+_VERDICT_STYLE = {"valid": "green", "degraded": "yellow", "invalid": "bold red"}
+HEADERS = (
+    "fabric",
+    "offered",
+    "completed (n)",
+    "failed (unfinished)",
+    "mean s",
+    "p50 s",
+    "p90 s",
+    "p95 s",
+    "exposed share",
+    "hidden share",
+    "SLO attainment",
+    "verdict",
+)
+
+
+def checked(summary: Mapping[str, Any] | Summary) -> Summary:
+    """A summary as objects, be it the dictionary of ``summary.json`` or objects already."""
+    return summary if isinstance(summary, Summary) else Summary.model_validate(summary)
+
+
+def seconds(value: float | None) -> str:
+    return UNDEFINED if value is None else f"{value:.3f}"
+
+
+def share(value: float | None) -> str:
+    return UNDEFINED if value is None else f"{100 * value:.1f} %"
+
+
+def label(run: RunSummary, runs: Iterable[RunSummary]) -> str:
+    """The fabric's name; with its seed where the file has several."""
+    return run.name if len({other.seed for other in runs}) == 1 else f"{run.name} (seed {run.seed})"
+
+
+def row(run: RunSummary, runs: Iterable[RunSummary]) -> list[str]:
+    """One run as the texts of ``HEADERS``."""
+    ttft, requests = run.ttft_s, run.requests
+    return [
+        label(run, runs),
+        str(requests.offered),
+        str(requests.completed),
+        f"{requests.failed} ({requests.unfinished})",
+        *(seconds(value) for value in (ttft.mean, ttft.p50, ttft.p90, ttft.p95)),
+        *(share(value) for value in (run.ttft_exposed_share, run.hidden_share, run.slo_attainment)),
+        run.verdict,
+    ]
+
+
+def comparisons(summary: Mapping[str, Any] | Summary) -> list[str]:
+    """By how much each circuit fabric's mean TTFT differs from the first ``eps`` fabric's of the same seed; a
+    sentence each.
+    """
+    runs = checked(summary).runs
+    baselines: dict[int, RunSummary] = {}
+    for run in runs:
+        if run.fabric == "eps":
+            baselines.setdefault(run.seed, run)
+    sentences = []
+    for run in runs:
+        baseline = baselines.get(run.seed)
+        if run.fabric != "ocs" or baseline is None:
+            continue
+        name, other = label(run, runs), label(baseline, runs)
+        ours, theirs = run.ttft_s.mean, baseline.ttft_s.mean
+        if ours is None or theirs is None:
+            undefined = run if ours is None else baseline
+            reason = undefined.ttft_s.null_reasons.get("mean", "its mean is undefined")
+            sentences.append(f"{name}: mean TTFT cannot be compared with {other}: {label(undefined, runs)}: {reason}")
+            continue
+        change = ours / theirs - 1
+        direction = "equal to" if ours == theirs else f"{abs(change):.1%} {'below' if change < 0 else 'above'}"
+        sentence = (
+            f"{name}: mean TTFT {ours:.3f} s is {direction} {other}'s {theirs:.3f} s "
+            f"({ours - theirs:+.3f} s; n = {run.ttft_s.n} and {baseline.ttft_s.n})"
+        )
+        if doubtful := [label(each, runs) for each in (run, baseline) if each.verdict != "valid"]:
+            sentence += f"; not to be relied on: {' and '.join(doubtful)} not valid"
+        else:
+            lost = [each.requests.offered - each.requests.completed for each in (run, baseline)]
+            if any(lost):
+                sentence += f"; the means leave out {lost[0]} and {lost[1]} requests that did not complete"
+        sentences.append(sentence)
+    return sentences
+
+
+def remarks(summary: Mapping[str, Any] | Summary) -> list[str]:
+    """Reasons of verdicts that are not ``valid``, notes, and why a figure is undefined; a sentence each."""
+    runs = checked(summary).runs
+    lines = []
+    for run in runs:
+        name = label(run, runs)
+        lines += [f"{name}: {run.verdict}: {reason}" for reason in run.reasons]
+        lines += [f"{name}: {note}" for note in run.notes]
+        by_reason: dict[str, list[str]] = {}
+        for key in ("mean", "p50", "p90", "p95"):
+            if key in run.ttft_s.null_reasons:
+                by_reason.setdefault(run.ttft_s.null_reasons[key], []).append(key)
+        lines += [f"{name}: {', '.join(keys)} undefined: {reason}" for reason, keys in by_reason.items()]
+    return lines
+
+
+def summary_table(summary: Mapping[str, Any] | Summary) -> RenderableType:
+    """The table and its remarks for a rich console. Use ``print_summary`` where the output may be no terminal."""
+    runs = checked(summary).runs
+    table = Table(
+        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title="TTFT by fabric", title_justify="left", title_style="bold"
+    )
+    for header in HEADERS:
+        left = header in ("fabric", "verdict")
+        table.add_column(
+            header, justify="left" if left else "right", vertical="bottom" if header == "fabric" else "top"
+        )
+    for run in runs:
+        cells: list[RenderableType] = [Text(cell) for cell in row(run, runs)]
+        cells[-1] = Text(run.verdict, style=_VERDICT_STYLE[run.verdict])
+        table.add_row(*cells)
+    lines = [Text(sentence, style="bold") for sentence in comparisons(summary)]
+    lines += [Text(remark, style="dim") for remark in remarks(summary)]
+    return Group(table, *lines)
+
+
+def summary_text(summary: Mapping[str, Any] | Summary) -> str:
+    """The same as plain text: aligned columns of whatever width they need, no box, no colour, nothing wrapped."""
+    runs = checked(summary).runs
+    rows = [list(HEADERS), *(row(run, runs) for run in runs)]
+    widths = [max(len(line[column]) for line in rows) for column in range(len(HEADERS))]
+    lines = []
+    for cells in rows:
+        aligned = [
+            cell.ljust(width) if header in ("fabric", "verdict") else cell.rjust(width)
+            for cell, width, header in zip(cells, widths, HEADERS, strict=True)
+        ]
+        lines.append("  ".join(aligned).rstrip())
+    return "\n".join([*lines, *comparisons(summary), *remarks(summary)]) + "\n"
+
+
+def print_summary(summary: Mapping[str, Any] | Summary, file: TextIO | None = None) -> None:
+    """Print the table: rich on a terminal, plain text (which a pipe or a log keeps whole) elsewhere."""
+    console = Console(file=file)
+    if console.is_terminal:
+        console.print(summary_table(summary))
+    else:
+        console.file.write(summary_text(summary))
