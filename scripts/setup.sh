@@ -1,0 +1,209 @@
+#!/usr/bin/env bash
+# Sets a Debian 12/13 or Ubuntu 22.04/24.04 machine up. `./heliograph setup` is the way to call it.
+#
+#   scripts/setup.sh [system] [venv]    system: apt packages (root);  venv: .venv with the pinned Python packages
+#
+# Each step prints one line with its time. One that fails prints the end of its output and the remedy, and ends the set-up: the stamps
+# that ./heliograph trusts are written last.
+set -euo pipefail
+umask 022 # a .venv made under sudo must be readable by the checkout's owner
+export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
+export PYTHONNOUSERSITE=1
+unset PYTHONPATH PYTHONHOME
+
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
+# shellcheck source=scripts/state.sh
+source "$here/scripts/state.sh"
+
+system_packages=(openvswitch-switch mininet iproute2 ethtool iputils-ping tcpdump procps util-linux kmod python3 python3-venv ca-certificates)
+policy=/usr/sbin/policy-rc.d
+policy_mark="# heliograph set-up: temporary"
+output=$(mktemp)
+
+finish() {
+  rm -f "$output"
+  release_services
+}
+trap finish EXIT
+trap 'echo "heliograph: set-up interrupted; run it again to finish it" >&2; exit 130' INT TERM HUP
+
+say() { echo "heliograph: $*" >&2; }
+
+step() { # what, remedy, command...
+  local what=$1 remedy=$2 began=$EPOCHREALTIME status=0
+  shift 2
+  printf 'heliograph: %s ...' "$what" >&2
+  # A function called as a condition runs without `set -e`; a subshell after `set +e` does not.
+  set +e
+  (
+    set -e
+    "$@"
+  ) >"$output" 2>&1 </dev/null
+  status=$?
+  set -e
+  local took_us=$((${EPOCHREALTIME/[.,]/} - ${began/[.,]/}))
+  printf ' %s (%d.%01d s)\n' "$([[ $status == 0 ]] && echo done || echo FAILED)" $((took_us / 1000000)) $((took_us / 100000 % 10)) >&2
+  if [[ $status != 0 ]]; then
+    say "set-up failed at: $what (exit status $status). The end of its output:"
+    tail -n 25 "$output" | sed 's/^/    /' >&2
+    say "remedy: $remedy"
+    exit 1
+  fi
+}
+
+# --- system packages ---------------------------------------------------------------------------------------------------------------
+
+missing_packages() {
+  local package
+  for package in "${system_packages[@]}"; do
+    [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || echo "$package"
+  done
+}
+
+# Open vSwitch's package starts a system-wide service. A run starts switches of its own and must not meet another, so the service is
+# kept from starting while the package goes in. A machine with a policy of its own keeps that.
+hold_services() {
+  [[ -e $policy ]] && ! grep -qF "$policy_mark" "$policy" && return 0
+  printf '#!/bin/sh\n%s, removed when the installation ends\ncase "$1" in openvswitch*|ovs*) exit 101 ;; esac\nexit 0\n' "$policy_mark" >"$policy"
+  chmod 755 "$policy"
+  say "holding the Open vSwitch service back while its package is installed ($policy, removed afterwards)"
+}
+
+release_services() { # also removes one that a killed set-up left
+  if [[ -w $policy ]] && grep -qF "$policy_mark" "$policy"; then rm -f "$policy"; fi
+}
+
+apt() { apt-get -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 "$@"; }
+
+set_up_system() {
+  release_services
+  if ! command -v apt-get >/dev/null; then
+    [[ -z $(missing_binaries) ]] && return 0
+    say "this system has no apt-get. Remedy: install by hand what provides $(missing_binaries) and Python 3.10 to 3.13 with venv, then run this again"
+    exit 1
+  fi
+  local packages
+  mapfile -t packages < <(missing_packages)
+  if ((${#packages[@]})); then
+    if [[ $(id -u) != 0 ]]; then
+      say "system packages are missing: ${packages[*]}. Remedy: sudo ./heliograph setup"
+      exit 1
+    fi
+    local fresh_switch=false
+    [[ " ${packages[*]} " == *" openvswitch-switch "* ]] && fresh_switch=true
+    step "refreshing the package lists" "check the network and /etc/apt/sources.list*, then run: apt-get update" apt update
+    if $fresh_switch; then hold_services; fi
+    step "installing system packages: ${packages[*]}" \
+      "run: apt-get install --no-install-recommends ${packages[*]} (on Ubuntu some are in 'universe': add-apt-repository universe)" \
+      apt install -y --no-install-recommends --no-upgrade "${packages[@]}"
+    release_services
+    if $fresh_switch && [[ -d /run/systemd/system ]]; then
+      # It would start at the next boot otherwise. Only ever done to a service that this set-up brought.
+      step "leaving the system's Open vSwitch service off (systemctl enable --now openvswitch-switch turns it on)" \
+        "run: systemctl disable openvswitch-switch" systemctl disable openvswitch-switch.service
+    fi
+  fi
+  local missing
+  missing=$(missing_binaries)
+  if [[ -n $missing ]]; then
+    say "the packages are installed, yet these programs are not on the path: $missing. Remedy: apt-get install --reinstall ${system_packages[*]}"
+    exit 1
+  fi
+}
+
+# --- Python environment ------------------------------------------------------------------------------------------------------------
+
+# The system's python3 first: it stays when a version manager goes. HELIOGRAPH_PYTHON names another.
+find_python() {
+  local candidate
+  for candidate in ${HELIOGRAPH_PYTHON:-/usr/bin/python3 python3 python3.13 python3.12 python3.11 python3.10}; do
+    candidate=$(command -v "$candidate") || continue
+    if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then
+      echo "$candidate"
+      return 0
+    fi
+  done
+  return 1
+}
+
+make_venv() { # python
+  rm -rf "$here/.venv"
+  "$1" -m venv "$here/.venv"
+}
+
+pip() { "$here/.venv/bin/python" -m pip install --progress-bar off -c "$here/constraints.txt" "$@"; }
+
+install_packages() { # without build isolation every source package builds with the pinned tools, and Ryu with its shim
+  PYTHONPATH="$here/scripts/ryu_build" pip --no-build-isolation -r "$here/requirements.txt"
+}
+
+check_venv() {
+  "$here/.venv/bin/python" -m pip check
+  "$here/.venv/bin/python" -c 'import matplotlib, mininet.net, numpy, pandas, plotly, prometheus_client, psutil, pydantic, pyroute2, scapy, typer, yaml, zstandard'
+  "$here/.venv/bin/python" "$here/scripts/ryu_manager.py" --version
+}
+
+set_up_venv() {
+  local python
+  if [[ ! -w $here ]]; then
+    say "cannot write $here/.venv as $(id -un). Remedy: run ./heliograph setup as $(stat -c %U "$here"), who owns the checkout, or with sudo"
+    exit 1
+  fi
+  if [[ -e $here/.venv && ! -w $here/.venv ]]; then
+    say "$here/.venv is out of date and belongs to $(stat -c %U "$here/.venv"). Remedy: sudo ./heliograph setup"
+    exit 1
+  fi
+  if ! python=$(find_python); then
+    if [[ $(id -u) == 0 && -z ${HELIOGRAPH_PYTHON:-} && -n $(command -v apt-get) ]]; then
+      step "refreshing the package lists" "check the network and /etc/apt/sources.list*, then run: apt-get update" apt update
+      step "installing python3-venv" "run: apt-get install python3-venv" apt install -y --no-install-recommends python3 python3-venv
+    fi
+    if ! python=$(find_python); then
+      say "found no Python 3.10 to 3.13 with venv (looked at ${HELIOGRAPH_PYTHON:-/usr/bin/python3 and python3* on the path})." \
+        "Remedy: sudo apt-get install python3-venv, or name one: HELIOGRAPH_PYTHON=/path/to/python3.12 ./heliograph setup"
+      exit 1
+    fi
+  fi
+  step "making .venv with $python ($("$python" -V 2>&1))" "rm -rf .venv and run: $python -m venv .venv" make_venv "$python"
+  step "installing the build tools" "check that pip reaches its package index, then run ./heliograph setup" \
+    pip setuptools wheel pbr
+  step "installing the Python packages ($(grep -cE '^[A-Za-z]' "$here/requirements.txt") pinned, with what they need)" \
+    "check that pip reaches its package index, then run ./heliograph setup" install_packages
+  step "checking the environment" "rm -rf .venv and run ./heliograph setup" check_venv
+  if [[ $(id -u) == 0 && $(stat -c %u "$here") != 0 ]]; then
+    # sudo in somebody's checkout: the environment is theirs, so that they can renew it
+    chown -R --no-dereference --reference="$here" "$here/.venv"
+  fi
+}
+
+stamp() { # file: written whole or not at all
+  fingerprint >"$1.new"
+  if [[ $(id -u) == 0 ]]; then chown --reference="$here" "$1.new"; fi
+  mv -f "$1.new" "$1"
+}
+
+# --- in order, one set-up at a time --------------------------------------------------------------------------------------------------
+
+exec 9<"$here"
+if ! flock --nonblock 9; then
+  say "waiting for another set-up of this checkout to end"
+  flock 9
+fi
+began=$SECONDS
+for part in "$@"; do
+  case $part in
+    system)
+      if ! system_ready; then set_up_system; fi
+      ;;
+    venv)
+      if ! venv_ready; then
+        set_up_venv
+        stamp "$venv_stamp"
+      fi
+      ;;
+    *) say "scripts/setup.sh: unknown part '$part'; it knows: system, venv" && exit 2 ;;
+  esac
+done
+# The system's stamp lies in .venv, which may just have been made.
+if [[ " $* " == *" system "* ]] && [[ -d $here/.venv ]]; then stamp "$system_stamp"; fi
+say "set-up took $((SECONDS - began)) s"

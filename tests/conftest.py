@@ -1,0 +1,26 @@
+"""The three tiers: tests/unit (pure), tests/openflow (fake flow tables), tests/packets (root, real packets)."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+TESTS = Path(__file__).parent
+TIERS = ("unit", "openflow", "packets")
+
+# Deadlines measure the machine, not the code, and this suite runs beside others on two cores.
+settings.register_profile("heliograph", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("heliograph")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its folder's tier; without root, skip real packets and say so."""
+    for item in items:
+        parts = item.path.relative_to(TESTS).parts if item.path.is_relative_to(TESTS) else ()
+        tier = parts[0] if parts else ""
+        if tier not in TIERS:
+            continue
+        item.add_marker(getattr(pytest.mark, tier))
+        if tier == "packets" and os.geteuid() != 0:
+            item.add_marker(pytest.mark.skip(reason="tests/packets needs root: sudo ./heliograph test"))
