@@ -1,0 +1,1 @@
+"""What is wired: Mininet `Topo` classes as pure data."""
