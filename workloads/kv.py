@@ -1,10 +1,11 @@
 """How many bytes of KV cache a model keeps per token, and how many of them one tensor-parallel rank holds.
 
-The sizes come from the layer count, the KV heads and the head dimension of the model itself (not from hidden size / heads,
-which is wrong for every grouped-query model) and from the type of the *cache*, which need not be the type of the weights.
-A token costs `tensors * layers * kv_heads * head_dim * dtype_bytes`. Grouped-query attention keeps two tensors, K and V, and
-splits its heads over the ranks. A latent cache (MLA) is one tensor with one head, so that the same rule leaves it whole on
-every rank. Models whose layers forget (sliding windows) are not in the table yet: their size is not linear in the tokens.
+The sizes come from the layer count, the KV heads and the head dimension of the model itself (not from hidden size /
+heads, which is wrong for every grouped-query model) and from the type of the *cache*, which need not be the type of
+the weights. A token costs `tensors * layers * kv_heads * head_dim * dtype_bytes`. Grouped-query attention keeps two
+tensors, K and V, and splits its heads over the ranks. A latent cache (MLA) is one tensor with one head, so that the
+same rule leaves it whole on every rank. Models whose layers forget (sliding windows) are not in the table yet: their
+size is not linear in the tokens.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ MODELS: Final = {
 class KvModel:
     """The KV cache of one model on `tp` tensor-parallel ranks; all sizes in real bytes.
 
-    `override_bytes_per_token` replaces the computed size of one token over all layers and ranks. Raises ValueError for a
-    count below 1 and for a `tp` that neither divides the KV heads nor is a multiple of them.
+    `override_bytes_per_token` replaces the computed size of one token over all layers and ranks. Raises ValueError
+    for a count below 1 and for a `tp` that neither divides the KV heads nor is a multiple of them.
     """
 
     name: str
@@ -66,7 +67,8 @@ class KvModel:
 
     @property
     def shards(self) -> int:
-        """Distinct parts of the cache: with more ranks than KV heads, heads are replicated rather than split further."""
+        """Distinct parts of the cache: with more ranks than KV heads, heads are replicated rather than split
+        further."""
         return min(self.tp, self.kv_heads)
 
     def bytes_per_token(self) -> int:

@@ -4,9 +4,9 @@ A prefill is a timed plan, not compute. Its duration is
 
     T_ms = max(floor, t0 + a*n + b*n*(c + n/2))        n new tokens, c cached tokens
 
-which is linear in the new tokens (GEMMs) plus attention of every new token over the cached prefix and, on average, half of the
-new ones. New tokens run in chunks; t0 and the floor are paid once, in the first chunk, so that the chunk times add up to T.
-Within a chunk every layer takes the same time.
+which is linear in the new tokens (GEMMs) plus attention of every new token over the cached prefix and, on average,
+half of the new ones. New tokens run in chunks; t0 and the floor are paid once, in the first chunk, so that the chunk
+times add up to T. Within a chunk every layer takes the same time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Final
 
-# A moment computed as start + duration and read back as moment - start may lose a bit; a nanosecond is far below one layer.
+# A moment computed as start + duration and read back as moment - start may lose a bit; a nanosecond is far below one
+# layer.
 _CLOCK_TOLERANCE_S: Final = 1e-9
 
 
@@ -56,8 +57,8 @@ class PrefillPlan:
         return self.chunks[chunk].start_s + self.chunks[chunk].duration_s * (layer + 1) / self.layers
 
     def token_layers_ready(self, elapsed_s: float) -> int:
-        """Finished pairs of (new token, layer) after `elapsed_s`; `new_tokens * layers` at the end. A layer that ends at this
-        very moment counts."""
+        """Finished pairs of (new token, layer) after `elapsed_s`; `new_tokens * layers` at the end. A layer that ends
+        at this very moment counts."""
         ready = 0
         for chunk in self.chunks:
             if chunk.end_s <= elapsed_s + _CLOCK_TOLERANCE_S:
@@ -85,7 +86,8 @@ class PrefillPlan:
 
 @dataclass(frozen=True, slots=True)
 class PrefillTiming:
-    """The timing model of one system: `t0_ms`, `a_ms_per_token`, `b_ms_per_token2`, `floor_ms`, and the largest chunk."""
+    """The timing model of one system: `t0_ms`, `a_ms_per_token`, `b_ms_per_token2`, `floor_ms`, and the largest
+    chunk."""
 
     t0_ms: float
     a_ms_per_token: float
@@ -112,7 +114,8 @@ class PrefillTiming:
         return max(self.floor_ms, self._raw_ms(new_tokens, cached_tokens)) / 1e3
 
     def plan(self, new_tokens: int, cached_tokens: int, layers: int) -> PrefillPlan:
-        """The plan of one prefill in chunks of `chunk_tokens` (the last one may be shorter). Raises ValueError as `duration_s`."""
+        """The plan of one prefill in chunks of `chunk_tokens` (the last one may be shorter). Raises ValueError as
+        `duration_s`."""
         if layers < 1:
             raise ValueError(f"a plan of {layers} layers; it takes at least 1")
         duration_s = self.duration_s(new_tokens, cached_tokens)
@@ -122,7 +125,8 @@ class PrefillTiming:
         while done_tokens < new_tokens:
             chunk_tokens = min(self.chunk_tokens, new_tokens - done_tokens)
             done_tokens += chunk_tokens
-            # T itself, cut after `done_tokens`: later chunks attend over the earlier ones, so this needs no sum of parts.
+            # T itself, cut after `done_tokens`: later chunks attend over the earlier ones, so this needs no sum of
+            # parts.
             last = done_tokens == new_tokens
             end_s = duration_s if last else self._raw_ms(done_tokens, cached_tokens) / 1e3 + floor_extra_s
             chunks.append(Chunk(chunk_tokens, start_s, end_s))
@@ -134,8 +138,8 @@ class PrefillTiming:
         return self.t0_ms + self.a_ms_per_token * new_tokens + self.b_ms_per_token2 * attended
 
 
-# Llama-3.1-70B, BF16, TP4, 4 x H100, batch of 1. The linear term is a fit to measured GEMM and all-reduce times; b is set so
-# that T(1100, 65600) = 191 ms. The two bounds take attention at its asymptotic and at its tiled speed instead.
+# Llama-3.1-70B, BF16, TP4, 4 x H100, batch of 1. The linear term is a fit to measured GEMM and all-reduce times; b is
+# set so that T(1100, 65600) = 191 ms. The two bounds take attention at its asymptotic and at its tiled speed instead.
 TIMINGS: Final = {
     "h100-tp4": PrefillTiming(8.82, 0.0586, 1.616e-6, 18.0),
     "h100-tp4-low": PrefillTiming(8.82, 0.0586, 1.03e-6, 18.0),

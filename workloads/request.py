@@ -12,10 +12,11 @@ from dataclasses import dataclass
 class Request:
     """A request, in real units on the run clock.
 
-    `cached_tokens` of its prompt are a prefix whose KV the prefill pool already holds; `new_tokens` (at least 1) must be
-    computed. `migrates` says whether the prefix has to cross to the decode instance: True always, False never, None when it
-    depends on whether the chosen decode instance holds the session. `prediction_factor` is what a scheduler's prediction of
-    the prefill's duration is multiplied with; it is exactly 1.0 where predictions are exact.
+    `cached_tokens` of its prompt are a prefix whose KV the prefill pool already holds; `new_tokens` (at least 1) must
+    be computed. `migrates` says whether the prefix has to cross to the decode instance: True always, False never,
+    None when it depends on whether the chosen decode instance holds the session. `prediction_factor` is what a
+    scheduler's prediction of the prefill's duration is multiplied with; it is exactly 1.0 where predictions are
+    exact.
     """
 
     id: str

@@ -1,8 +1,8 @@
 """The queue-and-release logic of serving, as pure functions of `now`: which prefill runs, and which KV bytes exist.
 
-A wall-clock agent and a virtual-time simulator drive the same three objects: `PrefillQueue` (one instance, first in first
-out), `KvStream` (the bytes of one transfer on one rank) and `LeastUnfinished` (which instance is next). None reads a clock.
-Every time is a run-clock time in real seconds, every size in real bytes per rank.
+A wall-clock agent and a virtual-time simulator drive the same three objects: `PrefillQueue` (one instance, first in
+first out), `KvStream` (the bytes of one transfer on one rank) and `LeastUnfinished` (which instance is next). None
+reads a clock. Every time is a run-clock time in real seconds, every size in real bytes per rank.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ Event: TypeAlias = PrefillStarted | LastChunkStarted | PrefillEnded
 class PrefillQueue:
     """The prefills of one instance: first in first out, one at a time.
 
-    Times are the planned ones, however late `advance` is called: a prefill starts when its request was received or when the
-    one before it was planned to end, whichever is later, so that timer lateness never adds up.
+    Times are the planned ones, however late `advance` is called: a prefill starts when its request was received or
+    when the one before it was planned to end, whichever is later, so that timer lateness never adds up.
     """
 
     def __init__(self, timing: PrefillTiming, layers: int) -> None:
@@ -96,9 +96,10 @@ class PrefillQueue:
 class KvStream:
     """The KV bytes of one transfer on one rank that exist at a moment.
 
-    Head: the KV of the cached prefix, which the prefill instance holds from the start; empty unless `head_moves`. Tail: the
-    KV of the new tokens, which exists layer by layer. In `layerwise` mode the head is there at the prefill's start and the
-    tail as its layers finish, head first; in `pull` mode everything becomes available at the prefill's end.
+    Head: the KV of the cached prefix, which the prefill instance holds from the start; empty unless `head_moves`.
+    Tail: the KV of the new tokens, which exists layer by layer. In `layerwise` mode the head is there at the
+    prefill's start and the tail as its layers finish, head first; in `pull` mode everything becomes available at the
+    prefill's end.
     """
 
     def __init__(
@@ -141,7 +142,8 @@ class KvStream:
 
 
 class LeastUnfinished:
-    """Load balancing: the instance with the fewest assigned and unfinished requests; ties go to the least recently chosen."""
+    """Load balancing: the instance with the fewest assigned and unfinished requests; ties go to the least recently
+    chosen."""
 
     def __init__(self) -> None:
         self._unfinished: dict[str, int] = {}

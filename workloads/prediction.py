@@ -1,0 +1,47 @@
+"""How far a scheduler's prediction of a prefill's duration is off.
+
+The workload itself is never touched: the actual duration is the timing model's, and the *prediction* is drawn around
+it, so that a change of the error changes no arrival and no prefill.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from statistics import NormalDist
+
+from workloads.seeds import normal
+
+_PHI = NormalDist().cdf
+
+
+@lru_cache(maxsize=64)
+def lognormal_sigma(median_error: float) -> float:
+    """The sigma at which half of the factors exp(sigma*z) lie within `median_error` of 1.
+
+    Solves Phi(ln(1+e)/sigma) - Phi(ln(1-e)/sigma) = 1/2. Raises ValueError outside 0 <= e < 1.
+    """
+    if not 0 <= median_error < 1:
+        raise ValueError(f"median_error is {median_error}; it is a share, at least 0 and below 1 (0.046 is 4.6 %)")
+    if median_error == 0:
+        return 0.0
+    above, below = math.log1p(median_error), math.log1p(-median_error)
+    low, high = 1e-12, 100.0
+    for _ in range(200):
+        sigma = math.sqrt(low * high)
+        # The share within the band falls as sigma grows.
+        if _PHI(above / sigma) - _PHI(below / sigma) > 0.5:
+            low = sigma
+        else:
+            high = sigma
+    return math.sqrt(low * high)
+
+
+def prediction_factor(median_error: float, *, seed: int, request_id: str) -> float:
+    """Predicted / actual duration of one request: lognormal with median 1; exactly 1.0 at an error of 0.
+
+    It depends on the seed and the request's id only, so that every fabric and policy sees the same errors, and a larger
+    error is the same draw stretched.
+    """
+    sigma = lognormal_sigma(median_error)
+    return 1.0 if sigma == 0 else math.exp(sigma * normal(seed, "prediction", request_id))
