@@ -103,7 +103,8 @@ class RequestsSeen:
         if decode not in reachable:
             name = type(self._choice).__name__
             raise EventError(
-                f"decode choice {name} returned {decode!r} for {demand.request_id!r}; it may choose among {', '.join(reachable)}"
+                f"decode choice {name} returned {decode!r} for {demand.request_id!r}; "
+                f"it may choose among {', '.join(reachable)}"
             )
         moves = head_moves(decode)
         self._choices += 1

@@ -15,8 +15,7 @@ stands] + the transfer, and takes the earliest gap free on both calendars.
            gap after
        3c. pull: choose d here, and book everything with live = max(t_e, now + tau, port free + tau)
        3d. sent again with a new prediction: a window that is live is extended and pushes those behind it that are not
-           yet dark;
-           one that is not yet dark is booked anew
+           yet dark; one that is not yet dark itself is booked anew
     4. transfer_done(r, now)        release what is left of the window; the circuit keeps standing.
 
 Between events the shell (or virtual time) asks `due(now)` for the windows that must start, switches, and reports

@@ -63,7 +63,7 @@ class Timetable:
     # -- changing --------------------------------------------------------------------------------------------
 
     def extend(self, window: Window, end_s: float, now_s: float) -> None:
-        """Keep a started window's circuit until `end_s` (shorter is allowed, not before now), and push those behind it."""
+        """Keep a started window's circuit until `end_s` (shorter allowed, not before now); push those behind it."""
         window.end_s = max(end_s, now_s)
         self._push(self._followers(window), now_s)
 

@@ -1,0 +1,289 @@
+"""Whatever the order of events, cancellations and overruns: no overlap, tau always paid, nothing leaks."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controllers.calendar import Ask, Calendar, Window, earliest_gap
+from controllers.decode_choice import CircuitAware, LeastLoaded
+from controllers.demand import Demand, DuplicateRequest, EventError, OutOfOrder, UnknownRequest
+from controllers.placement import PacketPlacement
+from controllers.reservations import Reservations
+
+TAU_S = 0.025
+PREFILLS, DECODES = ("p0", "p1", "p2"), ("d0", "d1")
+REACHABLE = {prefill: DECODES for prefill in PREFILLS}
+
+
+def reservations(transfer: str, reuse: bool = True) -> Reservations:
+    return Reservations(
+        REACHABLE,
+        rate_bytes_per_s=1e9,
+        reconfiguration_s=TAU_S,
+        decode_choice=CircuitAware(),
+        transfer=transfer,
+        reuse=reuse,
+    )
+
+
+def demand(request_id: str, prefill: str = "p0", head_bytes: int = 50_000_000, migrates: bool | None = True) -> Demand:
+    return Demand(request_id, "t", "", prefill, head_bytes, 5_000_000, 62_500, 0.1, migrates)
+
+
+class Driver:
+    """Plays random events against the core and checks after each that its ports could really be wired like that."""
+
+    def __init__(self, core: Reservations) -> None:
+        self.core = core
+        self.now_s = 0.0
+        self.requests: list[str] = []
+        self.circuits: dict[str, str] = {}
+        self.torn_at: dict[tuple[str, str], float] = {}
+
+    def step(self, action: int, pick: int, wait_ms: int) -> None:
+        self.now_s += wait_ms / 1e3
+        self._start_due()
+        if action <= 1:
+            request_id = f"r{len(self.requests)}"
+            self.requests.append(request_id)
+            prefill = PREFILLS[pick % len(PREFILLS)]
+            self.core.admitted(demand(request_id, prefill, migrates=[True, False, None][pick % 3]), self.now_s)
+        elif self.requests:
+            request_id = self.requests[-1 - pick % min(len(self.requests), 4)]
+            try:
+                if action == 8:
+                    self.core.expire(request_id, "killed", self.now_s)
+                elif action == 7:  # whatever the request's state
+                    self.core.last_chunk_started(request_id, self.now_s + (pick % 7) * 0.01, self.now_s)
+                else:
+                    self._advance(request_id, pick)
+            except OutOfOrder:
+                pass
+        self._start_due()
+        self._check()
+
+    def _advance(self, request_id: str, pick: int) -> None:
+        """The event that this request waits for; its live windows are done."""
+        state = self.core.requests.get(request_id).state
+        live = [window for window in self.core.timetable.open_windows(request_id) if window.state == "live"]
+        if state == "admitted":
+            self.core.prefill_started(request_id, self.now_s + 0.05, self.now_s)
+        elif state == "prefill-started" and not live:
+            self.core.last_chunk_started(request_id, self.now_s + (pick % 7) * 0.01, self.now_s)
+        for window in live:
+            self.core.transfer_done(request_id, window.part, self.now_s)
+
+    def finish_everything(self) -> None:
+        for _ in range(20 * (len(self.requests) + 1)):
+            open_windows = [w for w in self.core.windows.values() if w.state in ("booked", "dark", "live")]
+            if not open_windows:
+                return
+            for window in open_windows:
+                if window.state == "live":
+                    self.core.transfer_done(window.request_id, window.part, self.now_s)
+            self.now_s += 0.05
+            self._start_due()
+            self._check()
+        raise AssertionError("windows never end: the calendars are deadlocked")
+
+    def _start_due(self) -> None:
+        for window in list(self.core.windows.values()):  # the shell's switches, each at the moment it is over
+            if window.state == "dark" and window.dark_at_s + TAU_S <= self.now_s:
+                self.core.live(window.id, window.dark_at_s + TAU_S)
+        while (due_s := self.core.next_due_s()) is not None and due_s <= self.now_s:
+            for window in self.core.due(self.now_s):
+                if window.state == "live":
+                    assert self.core.standing()[window.prefill] == window.decode
+                else:
+                    assert window.prefill not in self.core.standing()
+                    assert window.live_s >= self.now_s + TAU_S - 1e-9
+
+    def _check(self) -> None:
+        for calendar in self.core.timetable.calendars.values():
+            for earlier, later in zip(calendar.windows, calendar.windows[1:], strict=False):
+                assert earlier.end_s <= later.start_s + 1e-9
+                assert later.state == "booked", "a port was given away before it was released"
+        for window in self.core.windows.values():
+            if window.state in ("booked", "dark", "live"):
+                assert window.end_s - window.live_s >= window.data_s - 1e-9 or window.state == "live"
+            if window.live_at_s is not None and window.dark_at_s is not None:
+                assert window.live_at_s - window.dark_at_s >= TAU_S - 1e-9
+            if window.state == "booked" and window.needs_switch:
+                assert window.live_s - window.start_s >= TAU_S - 1e-9, "a window that switches holds tau"
+            if window.state == "booked" and not window.needs_switch:
+                assert window.live_s == pytest.approx(window.start_s), "reuse never pays tau"
+        decodes = list(self.core.standing().values())
+        assert len(decodes) == len(set(decodes)), "a port is in two circuits"
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    transfer=st.sampled_from(["pull", "layerwise"]),
+    reuse=st.booleans(),
+    steps=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 41), st.integers(0, 60)), min_size=30, max_size=120),
+)
+def test_random_events_never_overlap_windows_nor_leak_one(transfer, reuse, steps):
+    driver = Driver(reservations(transfer, reuse))
+    for step in steps:
+        driver.step(*step)
+    for request_id in driver.requests:
+        if driver.core.requests.get(request_id).state != "done":
+            driver.core.expire(request_id, "end of the test", driver.now_s)
+    driver.finish_everything()
+    assert all(not calendar.windows for calendar in driver.core.timetable.calendars.values())
+    assert all(load == 0 for load in driver.core.requests.unfinished.values())
+
+
+def brute_force_live_s(prefill: Calendar, decode: Calendar, ask: Ask) -> float:
+    """The earliest live time on a millisecond grid, straight from the rules."""
+
+    def last_before(calendar: Calendar, start_ms: int) -> Window | None:
+        return max(
+            (w for w in calendar.windows if round(w.end_s * 1e3) <= start_ms), key=lambda w: w.start_s, default=None
+        )
+
+    def fits(live_ms: int) -> bool:
+        for dark_ms in (0, 25):
+            start_ms, end_ms = live_ms - dark_ms, live_ms + round(ask.data_s * 1e3)
+            if start_ms < round(ask.now_s * 1e3):
+                continue
+            before = last_before(prefill, start_ms), last_before(decode, start_ms)
+            peers = (
+                before[0].decode if before[0] else prefill.peer,
+                before[1].prefill if before[1] else decode.peer,
+            )
+            if (dark_ms == 0) != (peers == (decode.instance, prefill.instance)):
+                continue
+            room = True
+            for window in {*prefill.windows, *decode.windows}:
+                needs_ms = round(window.start_s * 1e3)
+                after = needs_ms >= start_ms and (window in (_next(prefill, start_ms), _next(decode, start_ms)))
+                disturbed = not window.joins(prefill.instance, decode.instance)
+                if after and not window.needs_switch and disturbed:
+                    needs_ms = round(window.live_s * 1e3) - 25
+                if start_ms < round(window.end_s * 1e3) and end_ms > needs_ms:
+                    room = False
+            if room:
+                return True
+        return False
+
+    def _next(calendar: Calendar, start_ms: int) -> Window | None:
+        return min(
+            (w for w in calendar.windows if round(w.start_s * 1e3) >= start_ms), key=lambda w: w.start_s, default=None
+        )
+
+    live_ms = max(round(ask.live_min_s * 1e3), round(ask.now_s * 1e3))
+    while not fits(live_ms):
+        live_ms += 1
+    return live_ms / 1e3
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    bookings=st.lists(
+        st.tuples(st.sampled_from(PREFILLS), st.sampled_from(DECODES), st.integers(1, 80), st.integers(0, 400)),
+        max_size=12,
+    ),
+    data_ms=st.integers(1, 120),
+    live_min_ms=st.integers(0, 300),
+)
+def test_the_booked_gap_is_the_earliest_that_brute_force_finds(bookings, data_ms, live_min_ms):
+    table = reservations("pull").timetable
+    for number, (prefill, decode, length_ms, live_ms) in enumerate(bookings):
+        table.book(prefill, decode, "all", Ask(f"r{number}", length_ms / 1e3, live_ms / 1e3, 0.0))
+    ask = Ask("new", data_ms / 1e3, live_min_ms / 1e3, 0.0)
+    prefill, decode = table.calendars["p0"], table.calendars["d0"]
+    gap = earliest_gap(prefill, decode, ask, dark_s=TAU_S, reuse=True)
+    assert gap.live_s == pytest.approx(brute_force_live_s(prefill, decode, ask))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: reservations("pull"), lambda: PacketPlacement(REACHABLE, transfer="pull", decode_choice=LeastLoaded())],
+)
+def test_events_out_of_order_are_refused_and_change_nothing(make):
+    core = make()
+    with pytest.raises(UnknownRequest):
+        core.prefill_started("r0", 0.1, 0.0)
+    core.admitted(demand("r0"), 0.0)
+    with pytest.raises(DuplicateRequest):
+        core.admitted(demand("r0"), 0.0)
+    with pytest.raises(OutOfOrder):
+        core.last_chunk_started("r0", 0.1, 0.0)
+    with pytest.raises(OutOfOrder):
+        core.transfer_done("r0", "all", 0.0)
+    core.prefill_started("r0", 0.1, 0.0)
+    core.last_chunk_started("r0", 0.1, 0.0)
+    with pytest.raises(OutOfOrder):
+        core.transfer_done("r0", "head", 0.5)
+    with pytest.raises(EventError, match="p9"):
+        core.admitted(demand("r1", prefill="p9"), 0.0)
+
+
+def test_a_request_that_dies_in_the_dark_keeps_its_ports_until_the_switch_is_over():
+    core = reservations("layerwise")
+    core.admitted(demand("r0"), 0.0)
+    core.prefill_started("r0", 0.1, 0.0)
+    (window,) = core.due(0.0)
+    core.expire("r0", "agent killed", 0.010)
+    assert window.state == "dark"
+    assert core.live(window.id, 0.025).state == "expired"
+    assert core.standing() == {"p0": window.decode}
+    assert all(not calendar.windows for calendar in core.timetable.calendars.values())
+
+
+def test_a_refused_switch_frees_both_ports_and_ends_the_request():
+    core = reservations("layerwise")
+    core.admitted(demand("r0"), 0.0)
+    core.prefill_started("r0", 0.1, 0.0)
+    (window,) = core.due(0.0)
+    core.refuse(window.id, "barrier timed out", 0.030)
+    assert (window.state, window.reason) == ("refused", "barrier timed out")
+    assert core.requests.get("r0").state == "done"
+    assert core.requests.unfinished[window.decode] == 0
+
+
+def test_without_reuse_only_the_same_request_finds_its_circuit_standing():
+    core = reservations("layerwise", reuse=False)
+    for request_id in ("r0", "r1"):
+        core.admitted(demand(request_id), 0.0)
+    core.prefill_started("r0", 0.1, 0.0)
+    core.last_chunk_started("r0", 0.1, 0.0)
+    head, tail = core.windows.values()
+    assert (head.needs_switch, tail.needs_switch) == (True, False)
+    core.prefill_started("r1", 0.3, 0.2)
+    assert core.windows[2].needs_switch
+
+
+def test_a_new_prediction_books_a_window_that_is_not_dark_anew():
+    core = reservations("pull")
+    core.admitted(demand("r0"), 0.0)
+    core.prefill_started("r0", 0.2, 0.0)
+    core.last_chunk_started("r0", 0.2, 0.0)
+    core.last_chunk_started("r0", 0.3, 0.1)
+    old, new = core.windows.values()
+    assert (old.state, new.state) == ("released", "booked")
+    assert new.live_s == pytest.approx(0.3)
+
+
+def test_a_circuit_aware_choice_prefers_a_standing_circuit_to_an_idle_decode():
+    core = reservations("pull")
+    core.stand({"p0": "d1"})
+    core.admitted(demand("r0"), 0.0)
+    core.prefill_started("r0", 0.2, 0.0)
+    assert core.last_chunk_started("r0", 0.2, 0.0).decode == "d1"
+
+
+def test_affinity_leaves_the_head_where_the_session_was_served():
+    core = PacketPlacement(REACHABLE, transfer="layerwise", decode_choice=LeastLoaded())
+    moves = []
+    for request_id in ("r0", "r1", "r2"):
+        core.admitted(Demand(request_id, "t", "s", "p0", 1000, 10, 1, 0.1, None), 0.0)
+        placement = core.prefill_started(request_id, 0.1, 0.0)
+        core.last_chunk_started(request_id, 0.1, 0.1)
+        for part in ("head", "tail") if placement.head_moves else ("tail",):
+            core.transfer_done(request_id, part, 0.1)
+        moves.append((placement.decode, placement.head_moves))
+    assert moves == [("d0", True), ("d1", True), ("d0", True)]

@@ -1,0 +1,128 @@
+"""Ideal circuits in virtual time, for tests of the pure core: senders at exactly R, control and return take nothing."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from controllers.calendar import Window
+from controllers.demand import Demand
+from controllers.reservations import Reservations
+from workloads.kv import KvModel
+from workloads.prefill import PrefillPlan
+from workloads.serving import KvStream
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One request whose prefill starts at `start_s` on `prefill`; `predicted` and `actual` are its plans."""
+
+    id: str
+    prefill: str
+    start_s: float
+    actual: PrefillPlan
+    predicted: PrefillPlan
+
+
+def finish_s(stream: KvStream, part: str, live_s: float, rate: float) -> float:
+    """When the last byte of a part has been sent: the latest over all releases of its moment plus what is left then."""
+    before = 0 if part in ("head", "all") else stream.head_bytes
+    total = stream.head_bytes if part == "head" else stream.total_bytes
+    done_s, at_s, sent = live_s + (total - before) / rate, stream.start_s - 1.0, before
+    while (next_s := stream.next_release_s(at_s)) is not None:
+        exists = min(max(stream.bytes_at(at_s), sent), total)
+        done_s = max(done_s, max(live_s, next_s) + (total - exists) / rate if exists < total else 0.0)
+        at_s = next_s
+    return done_s
+
+
+@dataclass
+class VirtualCircuits:
+    """Drives a `Reservations` as the shells do; `log` holds what happened, in milliseconds."""
+
+    core: Reservations
+    kv: KvModel
+    transfer: str
+    rate: float
+    last_byte_ms: dict[str, float] = field(default_factory=dict)
+    log: list[tuple[float, str, str, str]] = field(default_factory=list)
+
+    def run(self, turns: Sequence[Turn]) -> None:
+        """Until nothing is left to happen."""
+        self._turns = {turn.id: turn for turn in turns}
+        self._streams: dict[str, KvStream] = {}
+        self._queue: list[tuple[float, int, str, object]] = []
+        self._order = 0
+        for turn in turns:
+            self._at(turn.start_s, "start", turn)
+            self._at(turn.start_s + turn.predicted.last_chunk_start_s, "last chunk", turn)
+        while True:
+            due_s = self.core.next_due_s()
+            if due_s is not None and (not self._queue or due_s < self._queue[0][0]):
+                self._start_due(due_s)
+            elif self._queue:
+                now_s, _, what, subject = heapq.heappop(self._queue)
+                self._handle(now_s, what, subject)
+            else:
+                return
+            self._check_ports()
+
+    def _at(self, at_s: float, what: str, subject: object) -> None:
+        self._order += 1
+        heapq.heappush(self._queue, (at_s, self._order, what, subject))
+
+    def _handle(self, now_s: float, what: str, subject: object) -> None:
+        if isinstance(subject, Turn):
+            predicted_end_s = subject.start_s + subject.predicted.duration_s
+            if what == "start":
+                self.core.admitted(self._demand(subject), now_s)
+                placement = self.core.prefill_started(subject.id, predicted_end_s, now_s)
+            else:
+                placement = self.core.last_chunk_started(subject.id, predicted_end_s, now_s)
+            if placement and subject.id not in self._streams:
+                self._streams[subject.id] = KvStream(
+                    subject.actual, self.kv, self.transfer, subject.start_s, placement.head_moves
+                )
+        elif isinstance(subject, Window) and what == "live":
+            self.core.live(subject.id, now_s)
+            if subject.state == "live":
+                self._send(subject, now_s)
+        elif isinstance(subject, Window):
+            self.log.append((round(now_s * 1e3, 3), subject.request_id, subject.part, "done"))
+            self.last_byte_ms[subject.request_id] = now_s * 1e3
+            self.core.transfer_done(subject.request_id, subject.part, now_s)
+        self._start_due(now_s)
+
+    def _start_due(self, now_s: float) -> None:
+        for window in self.core.due(now_s):
+            if window.state == "dark":
+                self.log.append((round(now_s * 1e3, 3), window.request_id, window.part, "dark"))
+                self._at(window.live_s, "live", window)
+            else:
+                self._send(window, now_s)
+
+    def _send(self, window: Window, live_s: float) -> None:
+        self.log.append((round(live_s * 1e3, 3), window.request_id, window.part, "live"))
+        stream = self._streams[window.request_id]
+        self._at(finish_s(stream, window.part, live_s, self.rate), "done", window)
+
+    def _demand(self, turn: Turn) -> Demand:
+        return Demand(
+            request_id=turn.id,
+            tenant="t",
+            session="",
+            prefill=turn.prefill,
+            head_bytes=self.kv.rank_bytes(turn.actual.cached_tokens),
+            tail_bytes=self.kv.rank_bytes(turn.actual.new_tokens),
+            layer_bytes=self.kv.rank_layer_bytes(turn.actual.chunks[-1].new_tokens),
+            predicted_prefill_s=turn.predicted.duration_s,
+            migrates=True,
+        )
+
+    def _check_ports(self) -> None:
+        """At most one started window a port, and no two planned windows of a port overlap."""
+        for calendar in self.core.timetable.calendars.values():
+            for earlier, later in zip(calendar.windows, calendar.windows[1:], strict=False):
+                assert earlier.end_s <= later.start_s + 1e-9, (calendar.instance, earlier, later)
+                assert later.state == "booked", (calendar.instance, later)
