@@ -1,0 +1,210 @@
+"""The emulated cluster: instances, the host network every run has, and one KV fabric between their GPU NICs.
+
+Addresses: host NICs 10.0.<leaf>.<n>; GPU NICs of rank i in 10.(64+i).0.0/16, an aligned block for each rack, so that
+a spine needs one route a rack and rank, and the low address bits of a rack's instances differ (which the DRR classes
+use).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from topologies.circuit import GpuNic, Plane, add_plane
+from topologies.fabric import LeafSpineFabric
+from topologies.wiring import WiredTopo, ipv4
+
+FABRICS = ("eps", "ocs", "none")
+MAX_RANKS = 16
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A prefill or decode instance: its rack, its host address, and one GPU address for each emulated rank."""
+
+    name: str
+    role: str  # "prefill" | "decode"
+    rack: int
+    host_ip: str
+    gpu_ips: tuple[str, ...]
+
+
+class Cluster(WiredTopo):
+    """Prefill instances `p0..`, decode instances `d0..` in racks of their own, gateway `gw` and controller `ctl` on
+    a leaf of theirs.
+
+    fabric "eps": a second leaf-spine (`kl0..`, `ks0..`) for the GPU NICs, with `uplinks` per rack, one to each of as
+    many spines. fabric "ocs": a circuit switch `plane0..` for each of the `gpus_per_node` GPU positions. With
+    gpus_per_node a multiple of gpus_per_instance several instances share a node, each at its own positions; KV moves
+    only between equal positions. fabric "none": no GPU NICs; KV arrives the moment it exists.
+
+    kv_goodput_bps: emulated TCP payload rate of a KV link each way, bits per second; None = unshaped. queue: "drr" | "fifo" at the
+    routers of the packet fabric. host_spines: spines of the host network. rto_min_ms: TCP's minimum RTO on KV routes.
+    Raises ValueError on a combination that cannot be wired.
+    """
+
+    instances: tuple[Instance, ...]
+    gateway_ip: str
+    controller_ip: str
+    uplinks: int
+    planes: list[Plane]
+    reachable: dict[str, list[str]]
+
+    def build(
+        self,
+        *,
+        prefill_instances: int,
+        decode_instances: int,
+        gpus_per_instance: int = 1,
+        instances_per_rack: int = 4,
+        fabric: str = "eps",
+        uplinks: int | None = None,
+        kv_goodput_bps: float | None = None,
+        gpus_per_node: int | None = None,
+        queue: str = "drr",
+        host_spines: int = 2,
+        rto_min_ms: int = 20,
+    ) -> None:
+        if fabric not in FABRICS:
+            raise ValueError(f"fabric {fabric!r}: give one of {', '.join(FABRICS)}")
+        for name, value, most in (
+            ("prefill_instances", prefill_instances, 1024),
+            ("decode_instances", decode_instances, 1024),
+            ("gpus_per_instance", gpus_per_instance, MAX_RANKS),
+            ("instances_per_rack", instances_per_rack, 250),
+        ):
+            if not 1 <= value <= most:
+                raise ValueError(f"{name} is {value}: give 1 to {most}")
+        if fabric == "eps" and not uplinks:
+            raise ValueError(f"uplinks is {uplinks}: a packet fabric needs at least one uplink a rack")
+        gpus_per_node = gpus_per_instance if gpus_per_node is None else gpus_per_node
+        if gpus_per_node < gpus_per_instance or gpus_per_node % gpus_per_instance:
+            raise ValueError(
+                f"gpus_per_node is {gpus_per_node}: give a multiple of gpus_per_instance ({gpus_per_instance})"
+            )
+        self._ranks = gpus_per_instance
+        self._positions = gpus_per_node // gpus_per_instance
+        self._goodput_bps, self._rto_min_ms = kv_goodput_bps, rto_min_ms
+        self._place(prefill_instances, decode_instances, instances_per_rack)
+        self._wire_host_network(host_spines)
+        self.uplinks, self.planes = 0, []
+        if fabric == "eps":
+            self.uplinks = uplinks or 0
+            self._wire_packet_fabric(queue)
+        elif fabric == "ocs":
+            self._wire_circuits()
+
+    def _place(self, prefill_instances: int, decode_instances: int, instances_per_rack: int) -> None:
+        """Deal instances to racks, prefill racks first, and number their addresses."""
+        # Blocks start at 1: the all-zero block holds the subnet's own address.
+        self._block = 1 << max(2, (instances_per_rack - 1).bit_length())
+        placed: list[Instance] = []
+        first_rack = 0
+        for role, count in (("prefill", prefill_instances), ("decode", decode_instances)):
+            for number in range(count):
+                rack, seat = first_rack + number // instances_per_rack, number % instances_per_rack
+                offset = (rack + 1) * self._block + seat
+                gpu_ips = tuple(ipv4(f"10.{64 + rank}.0.0", offset) for rank in range(self._ranks))
+                placed.append(Instance(f"{role[0]}{number}", role, rack, f"10.0.{rack}.{seat + 1}", gpu_ips))
+            first_rack += -(-count // instances_per_rack)
+        self.racks = first_rack
+        if self.racks > 200 or (self.racks + 1) * self._block >= 1 << 16:
+            raise ValueError(
+                f"{self.racks} racks of {instances_per_rack}: more than the address plan holds; use larger racks"
+            )
+        self.instances = tuple(placed)
+        position = {instance.name: int(instance.name[1:]) % self._positions for instance in placed}
+        decodes = [instance.name for instance in placed if instance.role == "decode"]
+        self.reachable = {
+            instance.name: [name for name in decodes if position[name] == position[instance.name]]
+            for instance in placed
+            if instance.role == "prefill"
+        }
+        alone = [name for name, peers in self.reachable.items() if not peers]
+        if alone:
+            raise ValueError(f"no decode instance shares a GPU position with {', '.join(alone)}: add decode instances")
+        self._position = position
+
+    def _wire_host_network(self, spines: int) -> None:
+        edge = self.racks
+        fabric = LeafSpineFabric(
+            self,
+            leaf_name="hl",
+            spine_name="hs",
+            spines=spines,
+            leaf_prefixes=[[f"10.0.{leaf}.0/24"] for leaf in range(self.racks + 1)],
+            covering="10.0.0.0/16",
+            loopbacks=("10.255.0", "10.255.1"),
+        )
+        self.gateway_ip, self.controller_ip = f"10.0.{edge}.1", f"10.0.{edge}.2"
+        seats = [(instance.name, instance.rack, instance.host_ip) for instance in self.instances]
+        for name, leaf, ip in [*seats, ("gw", edge, self.gateway_ip), ("ctl", edge, self.controller_ip)]:
+            self.add_host(name)
+            fabric.attach(leaf, (name, "host0"), ip, ["default"], roles=("leaf-to-host", "host-nic"), port=name)
+
+    def _wire_packet_fabric(self, queue: str) -> None:
+        rank_bits = min(2, (self._ranks - 1).bit_length())
+        # Sources on an uplink differ by rank (second octet) and instance (low bits); on the way to one GPU NIC only
+        # by instance.
+        uplink_mask = ((1 << rank_bits) - 1) << 16 | ((1 << (4 - rank_bits)) - 1)
+        fabric = LeafSpineFabric(
+            self,
+            leaf_name="kl",
+            spine_name="ks",
+            spines=self.uplinks,
+            leaf_prefixes=[self._rack_prefixes(rack) for rack in range(self.racks)],
+            covering="10.64.0.0/10",
+            loopbacks=("10.255.2", "10.255.3"),
+            goodput_bps=self._goodput_bps,
+            queue=queue,
+            source_mask=uplink_mask,
+        )
+        for instance in self.instances:
+            for rank, ip in enumerate(instance.gpu_ips):
+                fabric.attach(
+                    instance.rack,
+                    (instance.name, f"gpu{rank}"),
+                    ip,
+                    [f"10.{64 + rank}.0.0/16"],
+                    roles=("leaf-to-gpu", "gpu-nic"),
+                    port=leaf_port(instance.name, rank),
+                    queue=queue,
+                    source_mask=0xF,
+                    goodput_bps=self._goodput_bps,
+                    rto_min_ms=self._rto_min_ms,
+                )
+
+    def _rack_prefixes(self, rack: int) -> list[str]:
+        """The block of addresses of a rack's GPU NICs, one for each rank."""
+        length = 33 - self._block.bit_length()
+        return [f"{ipv4(f'10.{64 + rank}.0.0', (rack + 1) * self._block)}/{length}" for rank in range(self._ranks)]
+
+    def _wire_circuits(self) -> None:
+        """Plane = position of the instance on its node x ranks + rank; an instance's own interfaces are always
+        gpu0.. by rank."""
+        peers = {prefill: list(decodes) for prefill, decodes in self.reachable.items()}
+        for prefill, decodes in self.reachable.items():
+            for decode in decodes:
+                peers.setdefault(decode, []).append(prefill)
+        for instance in self.instances:
+            peers.setdefault(instance.name, [])
+        subnets = {f"gpu{rank}": f"10.{64 + rank}.0.0/16" for rank in range(self._ranks)}
+        for position in range(self._positions):
+            members = [instance for instance in self.instances if self._position[instance.name] == position]
+            for rank in range(self._ranks):
+                nics = [GpuNic(instance.name, f"gpu{rank}", instance.gpu_ips[rank]) for instance in members]
+                number = position * self._ranks + rank
+                plane = add_plane(
+                    self,
+                    number,
+                    nics,
+                    peers,
+                    subnets=subnets,
+                    goodput_bps=self._goodput_bps,
+                    rto_min_ms=self._rto_min_ms,
+                )
+                self.planes.append(plane)
+
+
+def leaf_port(instance: str, rank: int) -> str:
+    """The KV leaf's interface that leads to a GPU NIC."""
+    return f"{instance}-gpu{rank}"
