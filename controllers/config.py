@@ -1,0 +1,142 @@
+"""What a controller process is told when it starts: the JSON file named by HELIOGRAPH_CONTROLLER, checked, and the core
+it describes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from controllers import decode_choice
+from controllers.placement import PacketPlacement
+from controllers.reservations import Reservations
+from controllers.switching import Plane
+
+Seconds = Annotated[float, Field(ge=0)]
+
+
+class ConfigError(Exception):
+    """A controller file that cannot be read or does not make sense; one line, with the path."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+
+class FabricConfig(_Strict):
+    """The fabric's kind and, on circuits, its policy."""
+
+    kind: Literal["eps", "ocs", "none"]
+    reconfiguration_s: Seconds | None = None
+    commit: Literal["last-chunk", "admission", "none"] = "last-chunk"
+    reuse: bool = True
+    decode_choice: str = "circuit-aware"
+
+
+class PlaneConfig(_Strict):
+    """One circuit switch: `ports` maps every instance to its OpenFlow port."""
+
+    bridge: str
+    dpid: Annotated[int, Field(ge=1, lt=1 << 64)]
+    unixctl: str
+    ports: dict[str, Annotated[int, Field(ge=1, le=0xFF00)]]
+
+    def plane(self) -> Plane:
+        """As the switching machine wants it."""
+        return Plane(self.bridge, self.dpid, self.unixctl, self.ports)
+
+
+class ControllerConfig(_Strict):
+    """The whole file. Real units: `rate_bytes_per_s` of one rank's circuit, seconds of the real cluster."""
+
+    fabric: FabricConfig
+    transfer: Literal["pull", "layerwise"]
+    rate_bytes_per_s: Annotated[float, Field(gt=0)]
+    time_dilation: Annotated[float, Field(gt=0)] = 1.0
+    excess_s: Seconds = 0.0
+    seed: int = 0
+    prefills: Annotated[list[str], Field(min_length=1)]
+    decodes: Annotated[list[str], Field(min_length=1)]
+    planes: list[PlaneConfig] = []
+    reachable: dict[str, list[str]] = {}
+    log: str
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ControllerConfig:
+        instances = [*self.prefills, *self.decodes]
+        if len(set(instances)) != len(instances):
+            raise ValueError("an instance is named twice in prefills and decodes")
+        for prefill, decodes in self.reachable.items():
+            if prefill not in self.prefills or not decodes or not set(decodes) <= set(self.decodes):
+                raise ValueError(
+                    f"reachable[{prefill!r}] is {decodes}; it maps a prefill to one or more decode instances"
+                )
+        if self.reachable and set(self.reachable) != set(self.prefills):
+            raise ValueError(
+                f"reachable lacks {sorted(set(self.prefills) - set(self.reachable))}; name every prefill or none"
+            )
+        if (self.fabric.kind == "ocs") != bool(self.planes):
+            raise ValueError(
+                f"a fabric of kind {self.fabric.kind!r} with {len(self.planes)} planes; ocs has some, the others none"
+            )
+        if self.fabric.kind == "ocs" and self.fabric.reconfiguration_s is None:
+            raise ValueError("fabric.reconfiguration_s is missing; a circuit switch has one (0 is allowed)")
+        if len({plane.dpid for plane in self.planes}) != len(self.planes):
+            raise ValueError("two planes have the same dpid")
+        for plane in self.planes:
+            if missing := set(instances) - set(plane.ports):
+                raise ValueError(f"{plane.bridge} has no port for {', '.join(sorted(missing))}")
+            if len(set(plane.ports.values())) != len(plane.ports):
+                raise ValueError(f"{plane.bridge} gives one port to two instances")
+        return self
+
+    def decodes_of(self) -> dict[str, list[str]]:
+        """Prefill -> the decode instances that it can reach; all of them where the file does not say."""
+        return self.reachable or {prefill: list(self.decodes) for prefill in self.prefills}
+
+
+def read(path: str | Path) -> ControllerConfig:
+    """The checked file; raises ConfigError."""
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"HELIOGRAPH_CONTROLLER={path}: {error.strerror}; it must name the controller's JSON file"
+        ) from error
+    try:
+        return ControllerConfig.model_validate_json(text)
+    except ValidationError as error:
+        raise ConfigError(f"HELIOGRAPH_CONTROLLER={path}: {one_line(error)}") from error
+
+
+def core(config: ControllerConfig) -> Reservations | PacketPlacement:
+    """The pure core that decides; raises ConfigError where the file asks for a policy that is not there."""
+    try:
+        choice = decode_choice.load(config.fabric.decode_choice, config.seed)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if config.fabric.kind != "ocs":
+        return PacketPlacement(config.decodes_of(), transfer=config.transfer, decode_choice=choice)
+    if config.fabric.commit != "last-chunk":
+        raise ConfigError(f"fabric.commit is {config.fabric.commit!r}; this controller can do last-chunk")
+    assert config.fabric.reconfiguration_s is not None
+    return Reservations(
+        config.decodes_of(),
+        rate_bytes_per_s=config.rate_bytes_per_s,
+        reconfiguration_s=config.fabric.reconfiguration_s,
+        excess_s=config.excess_s,
+        transfer=config.transfer,
+        reuse=config.fabric.reuse,
+        decode_choice=choice,
+    )
+
+
+def one_line(error: ValidationError) -> str:
+    """Every fault of a document: where, what, and the value."""
+    faults = []
+    for fault in error.errors(include_url=False):
+        where = ".".join(str(part) for part in fault["loc"])
+        value = "" if fault["type"] in ("missing", "value_error", "json_invalid") else f" (got {fault['input']!r:.80})"
+        faults.append(f"{where}: {fault['msg']}{value}" if where else f"{fault['msg']}{value}")
+    return "; ".join(faults)
