@@ -1,0 +1,176 @@
+"""Costs and link budgets as terminal tables. Every inferred figure says so, with its bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich.markup import escape
+from rich.table import Table
+
+from economics.bill import CircuitFabric, Fabric
+from economics.cost import EPS_2TO1, Basis, CostRow, Range
+from economics.link_budget import LinkBudget, Path
+from economics.price_book import PriceBook, Quote
+from economics.requirements import Requirement, limit, margin_verdict
+
+
+def dollars(figure: Range) -> str:
+    """USD, rounded to whole dollars."""
+    return f"{figure.value:,.0f}" + (f" [{figure.low:,.0f}..{figure.high:,.0f}]" if figure.inferred else "")
+
+
+def ratio(figure: Range) -> str:
+    """A ratio to two digits, as the source prints them."""
+    return f"{figure.value:.2f}" + (f" [{figure.low:.2f}..{figure.high:.2f}]" if figure.inferred else "")
+
+
+def million(figure: Range) -> str:
+    """USD in millions."""
+    bounds = f" [{figure.low / 1e6:.2f}..{figure.high / 1e6:.2f}]" if figure.inferred else ""
+    return f"{figure.value / 1e6:.2f}{bounds}"
+
+
+def cost_table(book: PriceBook, rows: Sequence[CostRow], whole_switches: bool) -> Table:
+    """Rows of one book."""
+    flag = ", inferred [low..high]" if book.inferred() else ""
+    table = Table(title=f"Price book {escape(book.name)}: {escape(book.about)}", title_justify="left")
+    table.add_column("GPUs", justify="right")
+    table.add_column("fabric")
+    table.add_column("tiers", justify="right")
+    if whole_switches:
+        table.add_column("switches", justify="right")
+    table.add_column(f"USD per GPU{flag}", justify="right")
+    table.add_column(f"total, million USD{flag}", justify="right")
+    table.add_column(f"cost / EPS 2:1{flag}", justify="right")
+    table.add_column(f"cost / EPS 3:1{flag}", justify="right")
+    table.add_column("W per GPU", justify="right")
+    table.add_column("total kW", justify="right")
+    for index, row in enumerate(rows):
+        last_of_size = index + 1 == len(rows) or rows[index + 1].gpus != row.gpus
+        cells = [f"{row.gpus:,}", row.label, str(row.tiers)]
+        if whole_switches:
+            cells.append(str(row.switches if row.switches is not None else row.ocs_switches))
+        cells += [dollars(row.cost_usd_per_gpu), million(row.cost_usd), ratio(row.ratio_to_eps_2to1)]
+        cells += [ratio(row.ratio_to_eps_3to1), f"{row.power_w_per_gpu:.2f}", f"{row.power_w / 1e3:,.2f}"]
+        table.add_row(*cells, end_section=last_of_size)
+    return table
+
+
+def quoted(key: str, quote: Quote) -> str:
+    """One figure with unit and bounds: `nic_400g 1,499 USD, inferred, 1,450 to 1,550 USD`."""
+    section, field = key.split(".")
+    unit = {"prices_usd": " USD", "control_network": " USD", "power_w": " W", "ratios": ""}[section]
+    name = f"control network {field}" if section == "control_network" else field
+    bounds = quote.inferred
+    inferred = f", inferred, {bounds.low:,g} to {bounds.high:,g}{unit}" if bounds else ""
+    return f"{name} {quote.value:,g}{unit}{inferred}"
+
+
+def cost_notes(
+    books: Sequence[PriceBook], fabrics: Sequence[Fabric], rows: Sequence[CostRow], basis: Basis
+) -> list[str]:
+    """What a reader must know beside the numbers."""
+    notes = []
+    for book in books:
+        if book.inferred():
+            figures = "; ".join(quoted(key, quote) for key, quote in book.inferred().items())
+            notes.append(f"Book {book.name}: {figures}. Figures in brackets are the extremes over these bounds.")
+    left_out = sorted({part for row in rows for part in row.power_leaves_out})
+    if left_out:
+        notes.append(f"Power leaves out, for want of a figure in the book: {', '.join(left_out)}.")
+    circuits = [fabric for fabric in fabrics if isinstance(fabric, CircuitFabric)]
+    if circuits:
+        first = circuits[0]
+        notes.append(
+            f"One OCS stage of {first.plane_ports}-port planes reaches {first.reach:,} GPUs: a plane joins one GPU "
+            f"position of every {first.gpus_per_node}-GPU node. FR4 at one port per pair takes {first.gpus_per_node} "
+            f"planes; each more port per GPU takes {first.gpus_per_node} more."
+        )
+    single = sorted({row.gpus for row in rows if row.fabric.startswith("eps") and row.tiers == 1})
+    if single:
+        sizes = ", ".join(f"{gpus:,}" for gpus in single)
+        notes.append(
+            f"At {sizes} GPUs one 51.2T switch joins all: there is no uplink, so oversubscription changes nothing."
+        )
+    if basis.whole_switches:
+        idle = "all uplinks of a leaf cabled" if basis.cabling == "full" else "only GPUs x uplink ratio cabled"
+        notes.append(
+            f"Whole switches: the fewest 128-port boxes in the fewest tiers, {idle}; idle ports are paid and powered."
+        )
+    else:
+        notes.append("Prices are per port; --whole-switches counts whole boxes and says what that changes.")
+    return notes
+
+
+def change_table(rows: Sequence[CostRow], per_port: Sequence[CostRow]) -> Table:
+    """What counting whole switches changes in cost / EPS 2:1."""
+    table = Table(title="What whole switches change in cost / EPS 2:1", title_justify="left")
+    table.add_column("book")
+    table.add_column("GPUs", justify="right")
+    table.add_column("fabric")
+    for header in ("per port", "whole switches", "change"):
+        table.add_column(header, justify="right")
+    for whole, port in zip(rows, per_port, strict=True):
+        before, after = port.ratio_to_eps_2to1, whole.ratio_to_eps_2to1
+        if whole.fabric == EPS_2TO1.key:
+            continue
+        change = f"{after.value / before.value - 1:+.1%}" + (" inferred" if after.inferred else "")
+        table.add_row(whole.book, f"{whole.gpus:,}", whole.label, ratio(before), ratio(after), change)
+    return table
+
+
+def path_table(path: Path, ocs: str) -> Table:
+    """Where the light is lost."""
+    table = Table(title="Path, per lane", title_justify="left")
+    table.add_column("part")
+    table.add_column("loss, dB", justify="right")
+    names = {
+        "connectors": f"{path.connectors} connectors x {path.connector_loss_db:g} dB",
+        "fibre": f"{path.fibre_m:g} m of fibre x {path.fibre_loss_db_per_km:g} dB/km",
+        "splices": f"{path.splices} splices x {path.splice_loss_db:g} dB",
+        "ocs": ocs,
+    }
+    for part, loss_db in path.parts_db.items():
+        if loss_db:
+            table.add_row(names[part], f"{loss_db:.2f}")
+    table.add_section()
+    table.add_row("path", f"{path.loss_db:.2f}")
+    return table
+
+
+def budget_table(budgets: Sequence[LinkBudget]) -> Table:
+    """One column per optics."""
+    table = Table(title="Link budget, per lane", title_justify="left")
+    table.add_column("")
+    for budget in budgets:
+        table.add_column(budget.optics, justify="right")
+    wanted = f"{budgets[0].wanted_margin_db:g} dB"
+    lines: list[tuple[str, Callable[[LinkBudget], str]]] = [
+        ("fibre pairs per 400G link", lambda each: str(each.fibre_pairs)),
+        ("launch OMA, dBm", lambda each: f"{each.launch_oma_dbm:.2f}"),
+        ("path loss, dB", lambda each: f"{each.loss_db:.2f}"),
+        ("channel allocation, dB", lambda each: f"{each.allocation_db:.2f}"),
+        ("loss over the allocation, dB", lambda each: f"{each.loss_over_allocation_db:+.2f}"),
+        ("TDECQ, dB", lambda each: f"{each.tdecq_db:.2f}"),
+        ("receiver sensitivity (OMA), dBm", lambda each: f"{each.sensitivity_dbm:.2f}"),
+        (f"margin, dB ({wanted} wanted)", lambda each: f"{each.margin_db:.2f} {margin_verdict(each)}"),
+        ("  with the MPI penalty", lambda each: f"{each.margin_with_mpi_db:.2f}"),
+        ("  at the lowest compliant launch", lambda each: f"{each.margin_at_lowest_launch_db:.2f}"),
+        (f"largest TDECQ for {wanted} on this path, dB", lambda each: limit(each.largest_tdecq_db)),
+        ("  with the MPI penalty", lambda each: limit(each.largest_tdecq_with_mpi_db)),
+        (f"largest loss for {wanted} at any TDECQ, dB", lambda each: limit(each.largest_loss_at_worst_tdecq_db)),
+        ("  with the MPI penalty", lambda each: limit(each.largest_loss_at_worst_tdecq_with_mpi_db)),
+    ]
+    for name, cell in lines:
+        table.add_row(name, *map(cell, budgets))
+    return table
+
+
+def requirement_table(rows: Sequence[Requirement]) -> Table:
+    """The requirements and who meets them."""
+    table = Table(title="Requirements on the optical layer", title_justify="left")
+    for header in ("requirement", "required", "of", "met", "how"):
+        table.add_column(header)
+    for row in rows:
+        table.add_row(row.requirement, f"{row.required:g} {row.unit}", row.subject, "yes" if row.met else "no", row.how)
+    return table
