@@ -34,18 +34,24 @@ class ArtifactError(Exception):
     """A run directory that cannot be made, written or read; the message says which, why and what to do."""
 
 
-def write_text(path: Path, text: str) -> Path:
-    """Write a file atomically: readers see the old content or the new, never a part. ArtifactError if it cannot be
-    written.
+def write_bytes(path: Path, content: bytes) -> Path:
+    """Write a file atomically: readers see the old content or the new, never a part.
+
+    Raises ArtifactError if it cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(content)
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise ArtifactError(f"cannot write {path}: {error.strerror or error}") from error
     return path
+
+
+def write_text(path: Path, text: str) -> Path:
+    """``write_bytes`` of UTF-8."""
+    return write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: Path, value: Any) -> Path:

@@ -77,8 +77,9 @@ def differences(dir_a: Path, dir_b: Path, *, allow_different_arrivals: bool = Fa
         for name, seed in shared:
             if apart := _arrivals_apart(_arrivals(run_a, name, seed), _arrivals(run_b, name, seed)):
                 raise DifferentArrivals(
-                    f"{name}, seed {seed}: the arrivals of {dir_a} (A) and {dir_b} (B) differ: {apart}; a difference in TTFT would "
-                    "not be the fabric's. Rerun with the same workload and seed, or ask for the comparison all the same"
+                    f"{name}, seed {seed}: the arrivals of {dir_a} (A) and {dir_b} (B) "
+                    f"differ: {apart}; a difference in TTFT would not be the "
+                    "fabric's. Rerun with the same workload and seed, or ask for the comparison all the same"
                 )
     return [
         Difference(*key, metric, unit, value(of_a[key]), value(of_b[key]))
@@ -150,7 +151,11 @@ def _cells(difference: Difference) -> list[str]:
         return f"{value:{sign}.3f} s" if difference.unit == "s" else f"{value:{sign}.0f}"
 
     change = difference.change
-    relative = f"{change / difference.a:+.1%}" if difference.unit == "s" and change is not None and difference.a else ""
+    relative = (
+        f"{100 * change / difference.a:+.1f} %"
+        if difference.unit == "s" and change is not None and difference.a
+        else ""
+    )
     return [text(difference.a), text(difference.b), text(change, "+"), relative]
 
 

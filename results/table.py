@@ -4,11 +4,11 @@ wary of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -86,7 +86,7 @@ def comparisons(summary: Mapping[str, Any] | Summary) -> list[str]:
             sentences.append(f"{name}: mean TTFT cannot be compared with {other}: {label(undefined, runs)}: {reason}")
             continue
         change = ours / theirs - 1
-        direction = "equal to" if ours == theirs else f"{abs(change):.1%} {'below' if change < 0 else 'above'}"
+        direction = "equal to" if ours == theirs else f"{share(abs(change))} {'below' if change < 0 else 'above'}"
         sentence = (
             f"{name}: mean TTFT {ours:.3f} s is {direction} {other}'s {theirs:.3f} s "
             f"({ours - theirs:+.3f} s; n = {run.ttft_s.n} and {baseline.ttft_s.n})"
@@ -117,24 +117,44 @@ def remarks(summary: Mapping[str, Any] | Summary) -> list[str]:
     return lines
 
 
+class SummaryTable:
+    """The table and its remarks for a rich console; two tables where one is too wide, so that no number is ever cut."""
+
+    def __init__(self, summary: Summary) -> None:
+        self.summary = summary
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        whole = self._table(HEADERS)
+        if console.measure(whole, options=options.update_width(10_000)).maximum <= options.max_width:
+            yield whole
+        else:
+            yield self._table(("fabric", *HEADERS[4:11]))
+            yield self._table(("fabric", *HEADERS[1:4], "verdict"))
+        for sentence in comparisons(self.summary):
+            yield Text(sentence, style="bold")
+        for remark in remarks(self.summary):
+            yield Text(remark)
+
+    def _table(self, headers: Sequence[str]) -> Table:
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for header in headers:
+            if header == "fabric":
+                table.add_column(header, overflow="fold", vertical="bottom")
+            else:
+                # Words of a header may stand on lines of their own, figures may not.
+                table.add_column(
+                    "\n".join(header.split()), justify="left" if header == "verdict" else "right", no_wrap=True
+                )
+        for run in self.summary.runs:
+            cells = dict(zip(HEADERS, row(run, self.summary.runs), strict=True))
+            style = _VERDICT_STYLE[run.verdict]
+            table.add_row(*(Text(cells[header], style=style if header == "verdict" else "") for header in headers))
+        return table
+
+
 def summary_table(summary: Mapping[str, Any] | Summary) -> RenderableType:
-    """The table and its remarks for a rich console. Use ``print_summary`` where the output may be no terminal."""
-    runs = checked(summary).runs
-    table = Table(
-        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title="TTFT by fabric", title_justify="left", title_style="bold"
-    )
-    for header in HEADERS:
-        left = header in ("fabric", "verdict")
-        table.add_column(
-            header, justify="left" if left else "right", vertical="bottom" if header == "fabric" else "top"
-        )
-    for run in runs:
-        cells: list[RenderableType] = [Text(cell) for cell in row(run, runs)]
-        cells[-1] = Text(run.verdict, style=_VERDICT_STYLE[run.verdict])
-        table.add_row(*cells)
-    lines = [Text(sentence, style="bold") for sentence in comparisons(summary)]
-    lines += [Text(remark, style="dim") for remark in remarks(summary)]
-    return Group(table, *lines)
+    """The table and its remarks, for a rich console. Use ``print_summary`` where the output may be no terminal."""
+    return SummaryTable(checked(summary))
 
 
 def summary_text(summary: Mapping[str, Any] | Summary) -> str:

@@ -1,0 +1,139 @@
+"""``report.html``: one file that shows a run, from its artifacts alone and without a network (plotly.js is inside)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import plotly.graph_objects as go
+import yaml
+from plotly.offline import get_plotlyjs
+
+from results import figures
+from results.artifacts import ArtifactError, RunDirectory, write_text
+from results.definitions import definitions
+from results.picture import write_picture
+from results.schema import TTFT_PARTS, RunSummary
+from results.style import PART_NAMES
+from results.table import UNDEFINED, comparisons, label, remarks, seconds, share
+
+__all__ = ["write_picture", "write_report"]
+
+TEMPLATES = Path(__file__).resolve().parent / "templates"
+
+
+def write_report(run_dir: Path) -> Path:
+    """Write ``report.html`` into a run's directory and return its path. ArtifactError where an artifact cannot be
+    read.
+    """
+    run = RunDirectory.open(run_dir)
+    summary = run.summary()
+    runs = summary.runs
+    requests = []
+    for entry in runs:
+        frame = run.table(entry.name, entry.seed, "requests")
+        if frame is None:
+            raise ArtifactError(
+                f"{run.path / entry.name / f'seed{entry.seed}' / 'requests.csv'} is missing: nothing to report on"
+            )
+        requests.append(frame)
+    config = run.document("config.yaml")
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    page = environment.get_template("report.html.j2").render(
+        title=config.get("name") or run.path.name,
+        directory=run.path.name,
+        substrates=sorted({entry.substrate for entry in runs}),
+        verdicts=[(label(entry, runs), entry.verdict) for entry in runs],
+        comparisons=comparisons(summary),
+        remarks=remarks(summary),
+        rows=[_row(entry, runs) for entry in runs],
+        columns=COLUMNS,
+        part_names=[PART_NAMES[part] for part in TTFT_PARTS],
+        parts=[(label(entry, runs), *_parts(entry)) for entry in runs],
+        cdf=_html(figures.ttft_cdf(runs, requests), "cdf"),
+        stacked=_html(figures.mean_parts(runs), "parts"),
+        circuits=_circuit_sections(run, runs),
+        view_s=figures.CIRCUITS_VIEW_S,
+        definitions=definitions(config),
+        provenance=_provenance_rows(run.document("provenance.json")),
+        config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True) if config else "",
+        plotly=get_plotlyjs(),
+    )
+    return write_text(run.path / "report.html", page)
+
+
+COLUMNS = (
+    "fabric",
+    "offered",
+    "completed (n)",
+    "failed",
+    "unfinished",
+    "mean, s",
+    "p50, s",
+    "p90, s",
+    "p95, s",
+    "p99, s",
+    "exposed share",
+    "hidden share",
+    "SLO attainment",
+    "migrated",
+    "switches",
+    "reuses",
+    "verdict",
+)
+
+
+def _row(run: RunSummary, runs: list[RunSummary]) -> list[tuple[str, str]]:
+    """The cells of one run as (text, explanation); the explanation of an undefined figure is why it is undefined."""
+    ttft, counted = run.ttft_s, run.requests
+    figures_s = [
+        (seconds(getattr(ttft, key)), ttft.null_reasons.get(key, "")) for key in ("mean", "p50", "p90", "p95", "p99")
+    ]
+    plain = [label(run, runs), counted.offered, counted.completed, counted.failed, counted.unfinished]
+    shares = [
+        share(value) for value in (run.ttft_exposed_share, run.hidden_share, run.slo_attainment, run.migrated_share)
+    ]
+    moves = [UNDEFINED if value is None else value for value in (run.switches, run.reuses)]
+    after = [*shares, *moves, run.verdict]
+    return [*((str(cell), "") for cell in plain), *figures_s, *((str(cell), "") for cell in after)]
+
+
+def _parts(run: RunSummary) -> list[str]:
+    cells = [UNDEFINED if (value := run.ttft_parts_s.get(part)) is None else f"{value:.4f}" for part in TTFT_PARTS]
+    return [*cells, UNDEFINED if run.ttft_s.mean is None else f"{run.ttft_s.mean:.4f}"]
+
+
+def _circuit_sections(run: RunDirectory, runs: list[RunSummary]) -> list[tuple[str, str]]:
+    sections = []
+    for index, entry in enumerate(runs):
+        circuits = run.table(entry.name, entry.seed, "circuits")
+        if entry.fabric == "ocs" and circuits is not None and len(circuits):
+            sections.append((label(entry, runs), _html(figures.circuits_over_time(circuits), f"circuits{index}")))
+    return sections
+
+
+def _html(figure: go.Figure, name: str) -> str:
+    config = {"displaylogo": False, "responsive": True, "scrollZoom": name.startswith("circuits")}
+    return str(figure.to_html(full_html=False, include_plotlyjs=False, div_id=name, config=config))
+
+
+def _provenance_rows(record: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Nested keys as dotted names, so that nothing recorded is left out of the page."""
+    rows: list[tuple[str, str]] = []
+    for key, value in record.items():
+        if isinstance(value, dict):
+            rows += _provenance_rows(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+            for number, item in enumerate(value):
+                rows += _provenance_rows(item, f"{prefix}{key}.{number}.")
+        else:
+            text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+            rows.append((prefix + key, "not known" if value is None else text))
+    return rows
