@@ -1,0 +1,114 @@
+"""The Ryu process of a run and its northbound API, seen from the parent."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from emulation.children import end, last_lines, spawn
+from emulation.ledger import RunLedger
+from emulation.netns import run_in
+
+OPENFLOW_PORT = 6653
+NORTHBOUND_PORT = 8080
+START_TIMEOUT_S = 20.0
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class ControllerError(RuntimeError):
+    """The controller did not start, died or refused a call: says which, with its last words."""
+
+
+class ControllerProcess:
+    """Ryu in the management namespace. `start` returns at once; `wait_ready` before the first call."""
+
+    def __init__(self, config: Mapping[str, Any], *, namespace: str, host: str, directory: Path) -> None:
+        """`host` is the management address, the only one it listens on for the northbound API."""
+        self._namespace, self._host = namespace, host
+        self._config_path = directory / "controller.json"
+        self._config = config
+        self.output = directory / "controller.out"
+        self.events_path = Path(config["log"])
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def start(self, ledger: RunLedger, openflow_host: str) -> None:
+        """Start Ryu."""
+        self._config_path.write_text(json.dumps(self._config))
+        command = [sys.executable, "-s", "scripts/ryu_manager.py"]
+        command += ["--ofp-listen-host", openflow_host, "--ofp-tcp-listen-port", str(OPENFLOW_PORT)]
+        command += ["--wsapi-host", self._host, "--wsapi-port", str(NORTHBOUND_PORT), "controllers.circuit_app"]
+        environment = {"HELIOGRAPH_CONTROLLER": str(self._config_path), "PYTHONPATH": str(ROOT)}
+        self._child = spawn(command, ledger=ledger, log=self.output, namespace=self._namespace, environment=environment)
+
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._child is not None and self._child.poll() is None
+
+    def wait_ready(self) -> None:
+        """Until every plane is connected and cleared. Raises ControllerError when it dies or takes too long."""
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        answer: Any = "no answer yet"
+        while time.monotonic() < deadline_s:
+            if not self.alive():
+                raise ControllerError(f"the controller ended while starting:\n{last_lines(self.output)}")
+            try:
+                answer = self.get("/v1/health")
+            except (OSError, http.client.HTTPException):
+                time.sleep(0.05)
+                continue
+            if answer.get("ready"):
+                return
+            time.sleep(0.02)
+        raise ControllerError(
+            f"the controller was not ready within {START_TIMEOUT_S:g} s ({answer}):\n{last_lines(self.output)}"
+        )
+
+    def get(self, path: str) -> Any:
+        """`GET path`; the decoded JSON. Raises OSError, HTTPException or ControllerError."""
+        return self._call("GET", path, None)
+
+    def lay_circuits(self, pairs: Mapping[str, str]) -> None:
+        """Exactly these circuits stand when this returns (before the clock only)."""
+        self._call("POST", "/v1/circuits", {"pairs": dict(pairs)})
+
+    def start_clock(self, t0_monotonic_s: float, excess_s: float) -> None:
+        """Run-clock zero, and the calibrated excess of a switch in real seconds."""
+        self._call("POST", "/v1/clock", {"t0_monotonic_s": t0_monotonic_s, "excess_s": excess_s})
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """What it logged so far; a line cut short by a kill is left out."""
+        if not self.events_path.is_file():
+            return
+        with self.events_path.open() as lines:
+            for line in lines:
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    return
+
+    def stop(self) -> None:
+        """End the process."""
+        if self._child is not None:
+            end(self._child)
+
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+        def call() -> Any:
+            connection = http.client.HTTPConnection(self._host, NORTHBOUND_PORT, timeout=10)
+            try:
+                text = None if body is None else json.dumps(body)
+                connection.request(method, path, text, {"Content-Type": "application/json"})
+                response = connection.getresponse()
+                answer = json.loads(response.read() or b"{}")
+            finally:
+                connection.close()
+            if response.status >= 300:
+                raise ControllerError(f"{method} {path}: {response.status} {answer.get('error', answer)}")
+            return answer
+
+        return run_in(self._namespace, call)

@@ -1,0 +1,184 @@
+"""The agents of a run, seen from the parent: one zygote process, JSON lines down and up."""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from emulation.children import end, last_lines, spawn
+from emulation.ledger import RunLedger
+
+Message = dict[str, Any]
+
+
+class FleetError(RuntimeError):
+    """An agent died, answered with an error, or did not answer: says which."""
+
+
+class Fleet:
+    """All agents. `records` and `errors` fill while `wait` runs; `progress` is the gateway's last word."""
+
+    def __init__(self, config: Mapping[str, Any], *, log: Path) -> None:
+        self._config = config
+        self.names: list[str] = [config["gateway"]["name"], *(instance["name"] for instance in config["instances"])]
+        self._log = log
+        self._zygote: subprocess.Popen[bytes] | None = None
+        self._inbox: queue.Queue[Message] = queue.Queue()
+        self.records: list[Message] = []
+        self.errors: list[Message] = []
+        self.exits: dict[str, Any] = {}
+        self.byes: dict[str, Message] = {}
+        self.progress: dict[str, Message] = {}
+        self._stopping = False
+
+    def start(self, ledger: RunLedger) -> None:
+        """Fork every agent."""
+        command = [sys.executable, "-E", "-s", "-m", "emulation.agents.zygote"]
+        self._zygote = spawn(command, ledger=ledger, log=self._log, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._write(self._config)
+        threading.Thread(target=self._read, name="agents", daemon=True).start()
+
+    def send(self, agent: str, message: Mapping[str, Any]) -> None:
+        """One command to one agent."""
+        self._write({"agent": agent, **message})
+
+    def broadcast(self, message: Mapping[str, Any]) -> None:
+        """One command to every agent."""
+        self._write(message)
+
+    def wait(
+        self,
+        done: Callable[[Message], bool],
+        *,
+        timeout_s: float,
+        what: str,
+        tick: Callable[[], None] | None = None,
+        tick_s: float = 0.25,
+    ) -> None:
+        """Until `done(message)` says so. `tick` is called in between.
+
+        Raises FleetError when an agent exits, or after `timeout_s` naming `what` was awaited.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        next_tick_s = time.monotonic()
+        while True:
+            now_s = time.monotonic()
+            if tick and now_s >= next_tick_s:
+                tick()
+                next_tick_s = now_s + tick_s
+            if now_s >= deadline_s:
+                raise FleetError(f"{what}: nothing within {timeout_s:g} s{self._last_words()}")
+            try:
+                message = self._inbox.get(timeout=min(tick_s, deadline_s - now_s))
+            except queue.Empty:
+                continue
+            if self._keep(message):
+                raise FleetError(f"{what}: {self._died(message)}")
+            if done(message):
+                return
+
+    def wait_each(self, kind: str, names: Sequence[str], *, timeout_s: float, what: str) -> list[Message]:
+        """One message of `kind` from each of `names`."""
+        missing = set(names)
+        answers: list[Message] = []
+
+        def done(message: Message) -> bool:
+            if message.get("type") == kind and message.get("agent") in missing:
+                missing.discard(message["agent"])
+                answers.append(message)
+            return not missing
+
+        try:
+            self.wait(done, timeout_s=timeout_s, what=what)
+        except FleetError as error:
+            raise FleetError(f"{error} (no {kind!r} from {', '.join(sorted(missing))})") from None
+        return answers
+
+    def stop(self, timeout_s: float = 3.0) -> None:
+        """Ask every agent for what is left of its records, then end them."""
+        if self._zygote is None:
+            return
+        self._stopping = True
+        waiting = {name for name in self.names if name not in self.exits}
+        try:
+            for name in waiting:
+                self.send(name, {"type": "stop"})
+            deadline_s = time.monotonic() + timeout_s
+            while waiting and self._zygote.poll() is None and time.monotonic() < deadline_s:
+                try:
+                    message = self._inbox.get(timeout=0.1)
+                except queue.Empty:
+                    continue
+                self._keep(message)
+                if message.get("type") in ("bye", "exit"):
+                    waiting.discard(message["agent"])
+        except OSError:
+            pass  # the zygote is gone: what its agents sent is in the inbox
+        self.kill()
+        while not self._inbox.empty():
+            self._keep(self._inbox.get())
+
+    def kill(self) -> None:
+        """End the zygote; its agents die with it."""
+        if self._zygote is not None:
+            if self._zygote.stdin:
+                try:
+                    self._zygote.stdin.close()
+                except OSError:
+                    pass
+            end(self._zygote, patience_s=2.0)
+
+    def _keep(self, message: Message) -> bool:
+        """File a message; whether it tells that an agent died."""
+        kind, agent = message.get("type"), message.get("agent", "")
+        if kind == "record":
+            self.records.append(message)
+        elif kind == "error":
+            self.errors.append(message)
+        elif kind == "progress":
+            self.progress[agent] = message
+        elif kind == "bye":
+            self.byes[agent] = message
+        elif kind == "exit":
+            self.exits[agent] = message.get("status")
+            return not self._stopping
+        elif kind == "closed":
+            return not self._stopping
+        return False
+
+    def _died(self, message: Message) -> str:
+        if message.get("type") == "closed":
+            return f"the parent of the agents ended{self._last_words()}"
+        return f"agent {message.get('agent')} ended (status {message.get('status')}){self._last_words()}"
+
+    def _last_words(self) -> str:
+        said = [
+            f"{error.get('agent')}: {error.get('where', '')} {error.get('text', error)}" for error in self.errors[-3:]
+        ]
+        output = last_lines(self._log)
+        return "".join(f"\n  {line}" for line in [*said, *([output] if output else [])])
+
+    def _write(self, message: Mapping[str, Any]) -> None:
+        assert self._zygote is not None
+        assert self._zygote.stdin is not None
+        self._zygote.stdin.write(json.dumps(message).encode() + b"\n")
+        self._zygote.stdin.flush()
+
+    def _read(self) -> None:
+        assert self._zygote is not None
+        assert self._zygote.stdout is not None
+        for line in self._zygote.stdout:
+            try:
+                self._inbox.put(json.loads(line))
+            except ValueError:
+                self._inbox.put(
+                    {"type": "error", "agent": "zygote", "where": "stdout", "text": f"not JSON: {line[:200]!r}"}
+                )
+        self._inbox.put({"type": "closed"})
