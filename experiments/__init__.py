@@ -1,0 +1,1 @@
+"""What is run: the experiment spec and its YAML files."""
