@@ -1,0 +1,359 @@
+"""A prefill instance: a queue of timed plans, the four events of Algorithm 1, and the KV that leaves it."""
+
+import asyncio
+import socket
+from dataclasses import dataclass, field
+from typing import Any
+
+from emulation.agents.agent import Agent
+from emulation.agents.config import AgentConfig
+from emulation.agents.kv_connections import KvConnections
+from emulation.agents.lines import LineLink, connect, listen
+from emulation.agents.northbound_client import GrantStream, NorthboundClient
+from emulation.agents.outgoing import OutgoingTransfer
+from emulation.agents.wire import Message, Part
+from workloads.prefill import PrefillPlan
+from workloads.request import Request
+from workloads.serving import KvStream, LastChunkStarted, PrefillEnded, PrefillQueue, PrefillStarted
+
+CONNECT_TIMEOUT_S = 15.0
+
+
+@dataclass(slots=True)
+class Job:
+    """One request at this instance; times are run-clock seconds. `asked`: the event that reserves was posted."""
+
+    index: int
+    request: Request
+    received_s: float
+    plan: PrefillPlan | None = None
+    start_s: float | None = None
+    start_actual_s: float | None = None
+    end_s: float | None = None
+    end_actual_s: float | None = None
+    decode: str | None = None
+    head_moves: bool | None = None
+    decided_s: float | None = None
+    told_live: list[list[Any]] = field(default_factory=list)
+    early_grants: list[tuple[Message, float]] = field(default_factory=list)
+    transfer: OutgoingTransfer | None = None
+    asked: bool = False
+    failed: str | None = None
+    recorded: bool = False
+
+    @property
+    def complete(self) -> bool:
+        return self.transfer is not None and self.transfer.complete
+
+
+class PrefillAgent(Agent):
+    """Timers follow the plan; everything that talks to somebody else happens beside them."""
+
+    def __init__(self, name: str, config: AgentConfig) -> None:
+        super().__init__(name, config)
+        self.instance = config.instance(name, "prefill")
+        self._queue = PrefillQueue(config.timing, config.model.layers)
+        self._jobs: dict[str, Job] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._gateway: LineLink | None = None
+        self._links: set[LineLink] = set()
+        self._decodes: dict[str, LineLink] = {}
+        self._connections = KvConnections(config, self.instance)
+        address = (self.instance.host_ip, config.controller_host, config.controller_port)
+        self._northbound = NorthboundClient(*address)
+        self._grants = GrantStream(*address, name)
+
+    # -- before the clock ---------------------------------------------------------------------------------------
+
+    async def setup(self) -> None:
+        """Listen for the gateway; open the northbound and, on circuits, the stream of grants."""
+        listen(self.instance.host_ip, self.config.request_port, self._accept)
+        await self._northbound.open()
+        self.spawn("northbound", self._northbound.run())
+        if self.config.fabric_kind == "ocs":
+            opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.spawn("grants", self._grants.run(opened, self._on_grant, self._on_grants_lost))
+            await opened
+        if self.config.fabric_kind == "none":
+            decodes = [name for name, instance in self.config.instances.items() if instance.role == "decode"]
+            await asyncio.gather(*(self._connect_decode(decode) for decode in decodes))
+
+    async def _connect_decode(self, decode: str) -> None:
+        peer = (self.config.instances[decode].host_ip, self.config.request_port)
+        sock = await connect(self.instance.host_ip, peer, CONNECT_TIMEOUT_S)
+        link = LineLink(sock, lambda message: None, lambda reason: self._on_decode_lost(decode, reason))
+        link.send({"type": "hello", "role": "prefill", "name": self.name})
+        self._decodes[decode] = link
+
+    def command(self, message: Message) -> None:
+        """`connect`: open the kept KV connections to a decode and say so."""
+        if message.get("type") == "connect":
+            self.spawn("connect", self._connect_kv(str(message["decode"])))
+        else:
+            super().command(message)
+
+    async def _connect_kv(self, decode: str) -> None:
+        error = None
+        try:
+            await self._connections.connect(decode)
+        except (OSError, TimeoutError, RuntimeError, ValueError) as failure:
+            error = str(failure)
+        self.emit({"type": "connected", "decode": decode, "ok": error is None, "error": error})
+
+    # -- the host network ---------------------------------------------------------------------------------------
+
+    def _accept(self, sock: socket.socket, peer: str) -> None:
+        def on_message(message: Message) -> None:
+            try:
+                if message["type"] == "hello":
+                    self._gateway = link
+                elif message["type"] == "request":
+                    self._on_request(int(message["index"]), message)
+                else:
+                    raise ValueError(f"unknown message {message}")
+            except (KeyError, IndexError, TypeError, ValueError) as error:
+                self.error(f"message from {peer}", error)
+
+        def on_lost(reason: str) -> None:
+            self._links.discard(link)
+            if "closed by the peer" not in reason:
+                self.error(f"link to {peer}", reason)
+
+        link = LineLink(sock, on_message, on_lost)
+        self._links.add(link)
+
+    def _on_request(self, index: int, message: Message) -> None:
+        request = self.config.requests[index]
+        if request.id != message["id"]:
+            raise ValueError(f"request {index} is {message['id']!r} at the gateway and {request.id!r} here")
+        now_s = self.clock.now_s()
+        job = Job(index, request, now_s)
+        self._jobs[request.id] = job
+        # Admitted goes out before submit, which may start the prefill at once.
+        timing, model = self.config.timing, self.config.model
+        plan = timing.plan(request.new_tokens, request.cached_tokens, model.layers)
+        demand: Message = {
+            "prefill": self.name,
+            "tenant": request.tenant,
+            "session": request.session,
+            "head_bytes": model.rank_bytes(request.cached_tokens),
+            "tail_bytes": model.rank_bytes(request.new_tokens),
+            "layer_bytes": model.rank_layer_bytes(plan.chunks[-1].new_tokens),
+            "predicted_prefill_s": plan.duration_s * request.prediction_factor,
+            "migrates": request.migrates,
+        }
+        self._post(job, "admitted", demand)
+        self._queue.submit(request, now_s)
+        self._advance(now_s)
+
+    # -- the plan -----------------------------------------------------------------------------------------------
+
+    def _advance(self, now_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for event in self._queue.advance(now_s):
+            job = self._jobs[event.request.id]
+            if isinstance(event, PrefillStarted):
+                self._prefill_started(job, event)
+            elif isinstance(event, LastChunkStarted):
+                job.asked = True
+                self._post(job, "last-chunk-started", {"predicted_end_s": event.predicted_end_s})
+            else:
+                self._prefill_ended(job, event)
+        next_s = self._queue.next_s()
+        if next_s is not None:
+            self._timer = self.clock.at(next_s, self._advance)
+
+    def _prefill_started(self, job: Job, event: PrefillStarted) -> None:
+        job.plan, job.start_s, job.start_actual_s = event.plan, event.start_s, self.clock.now_s()
+        job.asked = self.config.transfer == "layerwise"
+        self._post(job, "prefill-started", {"predicted_end_s": event.predicted_end_s})
+
+    def _prefill_ended(self, job: Job, event: PrefillEnded) -> None:
+        job.end_s, job.end_actual_s = event.at_s, self.clock.now_s()
+        if job.transfer is not None:
+            job.transfer.advance(max(job.end_actual_s, event.at_s))
+        self._record_if_over(job)
+
+    # -- the controller -----------------------------------------------------------------------------------------
+
+    def _post(self, job: Job, event: str, body: Message) -> None:
+        if job.failed is not None:
+            return
+        answer = self._northbound.post(self._path(job, event), {**body, "at_s": self.clock.now_s()})
+        answer.add_done_callback(lambda future: self._on_answer(job, event, future))
+
+    @staticmethod
+    def _path(job: Job, event: str) -> str:
+        return f"/v1/requests/{job.request.id}/{event}"
+
+    def _on_answer(self, job: Job, event: str, future: "asyncio.Future[Message]") -> None:
+        if future.cancelled():
+            return
+        failure = future.exception()
+        if failure is not None:
+            self._fail(job, str(failure))
+        elif event != "transfer-done" and job.failed is None:
+            decode = future.result().get("decode")
+            if decode is not None:
+                self._placed(job, str(decode), bool(future.result().get("head_moves")))
+            elif event == "last-chunk-started":
+                self._fail(job, "the controller chose no decode instance at the last chunk")
+
+    def _placed(self, job: Job, decode: str, head_moves: bool) -> None:
+        if job.decode is not None:
+            if (decode, head_moves) != (job.decode, job.head_moves):
+                self._fail(job, f"the controller moved it from {job.decode} to {decode}, head_moves {head_moves}")
+            return
+        if job.plan is None or job.start_s is None or decode not in self.config.instances:
+            self._fail(job, f"the controller chose decode {decode!r} too early, or it does not exist")
+            return
+        job.decode, job.head_moves, job.decided_s = decode, head_moves, self.clock.now_s()
+        job.transfer = OutgoingTransfer(
+            job.index,
+            KvStream(job.plan, self.config.model, self.config.transfer, job.start_s, head_moves),
+            clock=self.clock,
+            scale=self.config.scale,
+            on_part_done=lambda part: self._part_done(job, part),
+            on_lost=lambda reason: self._fail(job, reason),
+        )
+        if self.config.fabric_kind == "ocs":
+            for grant, told_s in job.early_grants:
+                self._granted(job, grant, told_s)
+        else:
+            self.spawn("transfer", self._send(job, list(job.transfer.parts)))
+
+    def _on_grant(self, grant: Message) -> None:
+        now_s = self.clock.now_s()
+        job = self._jobs.get(str(grant["request"]))
+        if job is None:
+            self.error("grants", f"a grant for an unknown request: {grant}")
+        elif job.failed is None and job.transfer is None:
+            # The grant overtook the answer that names the decode: they come over two connections.
+            job.early_grants.append((grant, now_s))
+        elif job.failed is None:
+            self._granted(job, grant, now_s)
+
+    def _granted(self, job: Job, grant: Message, told_s: float) -> None:
+        part = Part[str(grant["part"]).upper()]
+        if job.transfer is None or grant["decode"] != job.decode or part not in job.transfer.parts:
+            self._fail(job, f"a grant that does not fit: {grant}, decode {job.decode}")
+            return
+        job.told_live.append([part.label, float(grant["live_s"]), told_s, None])
+        self.spawn("transfer", self._send(job, [part]))
+
+    def _on_grants_lost(self, reason: str) -> None:
+        self.error("grants", reason)
+        for job in list(self._jobs.values()):
+            if job.asked and not job.complete:
+                self._fail(job, f"its grant may be lost: {reason}")
+
+    # -- the transfer -------------------------------------------------------------------------------------------
+
+    async def _send(self, job: Job, parts: list[Part]) -> None:
+        if job.transfer is None or job.decode is None:
+            raise RuntimeError(f"{job.request.id} has no decode instance yet")
+        if self.config.fabric_kind == "none":
+            connections = []
+        else:
+            try:
+                connections = await self._connections.for_transfer(job.decode, job.request.id)
+            except (OSError, TimeoutError, RuntimeError, ValueError) as error:
+                self._fail(job, str(error))
+                return
+        for part in parts:
+            job.transfer.send(part, connections)
+        if job.failed is not None and self._connections.per_transfer:
+            for connection in connections:
+                connection.close()
+
+    def _part_done(self, job: Job, part: Part) -> None:
+        now_s = self.clock.now_s()
+        for told in job.told_live:
+            if told[0] == part.label:
+                told[3] = now_s
+        self._post(job, "transfer-done", {"part": part.label, "failed": False})
+        if not job.complete:
+            return
+        self._finish_transfer(job)
+        if self.config.fabric_kind == "none":
+            link = self._decodes.get(str(job.decode))
+            if link is None:
+                self._fail(job, f"link to {job.decode} is lost")
+            else:
+                message = {"index": job.index, "id": job.request.id, "head_moves": job.head_moves, "at_s": now_s}
+                link.send({"type": "kv_complete", **message})
+        self._record_if_over(job)
+
+    def _finish_transfer(self, job: Job) -> None:
+        if job.transfer is None:
+            return
+        for record in job.transfer.sender_records(job.request.id, self.name, str(job.decode)):
+            self.emit(record)
+        if self._connections.per_transfer:
+            for connection in job.transfer.connections:
+                connection.close()
+
+    def _on_decode_lost(self, decode: str, reason: str) -> None:
+        self._decodes.pop(decode, None)
+        self.error(f"link to {decode}", reason)
+
+    def _fail(self, job: Job, reason: str) -> None:
+        """The request is lost: tell the gateway and the controller, free what it holds. Its prefill runs on."""
+        if job.failed is not None:
+            return
+        if not job.complete:
+            self._post(job, "transfer-done", {"part": "all", "failed": True})
+        job.failed = reason
+        self.error(f"request {job.request.id}", reason)
+        if job.transfer is not None and not job.complete:
+            job.transfer.abort()
+            self._finish_transfer(job)
+        if self._gateway is not None:
+            self._gateway.send({"type": "failed", "id": job.request.id, "reason": reason})
+        self._record_if_over(job)
+
+    # -- records ------------------------------------------------------------------------------------------------
+
+    def busy(self) -> bool:
+        """Whether an acknowledgement or an answer is still to come."""
+        moving = any(
+            job.transfer is not None and not job.complete and job.failed is None for job in self._jobs.values()
+        )
+        return moving or self._northbound.outstanding > 0
+
+    def partial_records(self) -> list[Message]:
+        """Requests that are not over, as far as they got."""
+        records = []
+        for job in self._jobs.values():
+            if not job.recorded:
+                if job.transfer is not None and not job.complete and job.failed is None:
+                    records += job.transfer.sender_records(job.request.id, self.name, str(job.decode))
+                records.append(self._record(job))
+        return records
+
+    def _record_if_over(self, job: Job) -> None:
+        if job.end_actual_s is not None and (job.complete or job.failed is not None) and not job.recorded:
+            self.emit(self._record(job))
+
+    def _record(self, job: Job) -> Message:
+        job.recorded = True
+        return {
+            "type": "record",
+            "of": "prefill",
+            "id": job.request.id,
+            "prefill": self.name,
+            "received_s": job.received_s,
+            "start_s": job.start_s,
+            "start_actual_s": job.start_actual_s,
+            "end_s": job.end_s,
+            "end_actual_s": job.end_actual_s,
+            "chunks": None if job.plan is None else len(job.plan.chunks),
+            "decode": job.decode,
+            "head_moves": job.head_moves,
+            "decided_s": job.decided_s,
+            "told_live": job.told_live,
+            "release_lateness_s": None if job.transfer is None else job.transfer.release_lateness_s,
+            "failed": job.failed,
+        }
