@@ -1,0 +1,153 @@
+"""From an experiment and one of its fabrics to what each part of the run is told: topology, controller, agents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from emulation.scale import ScaleModel
+from experiments.spec import Eps, Experiment, Fabric, Ocs
+from topologies.cluster import Cluster
+from workloads.request import Request
+
+CONGESTION_CONTROL = "cubic"
+REQUEST_PORT, KV_PORT = 7000, 7100
+#: Real seconds that a run waits, after the last arrival, for what is under way. Longer than any prefill of 128K tokens.
+DRAIN_S = 45.0
+
+
+@dataclass(frozen=True)
+class FabricPlan:
+    """One fabric and one seed of an experiment; `requests` are the same for every fabric."""
+
+    experiment: Experiment
+    fabric: Fabric
+    seed: int
+    requests: tuple[Request, ...]
+
+    @property
+    def scale(self) -> ScaleModel:
+        return ScaleModel(self.experiment.scale.rate_scale, self.experiment.scale.time_dilation)
+
+    @property
+    def kv_goodput_bps(self) -> float:
+        """Emulated payload rate of a KV link."""
+        return self.scale.emulated_bytes_per_s(self.experiment.kv_goodput_bytes_per_s) * 8
+
+    @property
+    def ecmp_unit(self) -> str:
+        """A new connection for each transfer, or one kept for each pair; circuits always keep theirs."""
+        return self.fabric.ecmp_unit if isinstance(self.fabric, Eps) else "pair"
+
+    @property
+    def keeps_connections(self) -> bool:
+        """Whether KV connections are opened before the clock starts."""
+        return self.fabric.kind == "ocs" or (self.fabric.kind == "eps" and self.ecmp_unit == "pair")
+
+    def cluster(self) -> Cluster:
+        """The topology. Raises ValueError where it cannot be wired."""
+        cluster = self.experiment.cluster
+        return Cluster(
+            prefill_instances=cluster.prefill_instances,
+            decode_instances=cluster.decode_instances,
+            gpus_per_instance=cluster.gpus_per_instance,
+            instances_per_rack=cluster.instances_per_rack,
+            gpus_per_node=self.experiment.gpus_per_node,
+            fabric=self.fabric.kind,
+            uplinks=self.experiment.uplinks(self.fabric) or None,
+            kv_goodput_bps=self.kv_goodput_bps,
+            queue=self.fabric.queue if isinstance(self.fabric, Eps) else "drr",
+        )
+
+    def reachable(self, cluster: Cluster) -> dict[str, list[str]]:
+        """Prefill -> the decode instances of its tenant at its GPU positions; the spec's checks leave none without."""
+        return {
+            prefill: [decode for decode in cluster.reachable[prefill] if decode in owned.decodes]
+            for owned in self.experiment.owned_instances().values()
+            for prefill in owned.prefills
+        }
+
+    def controller(self, cluster: Cluster, *, unixctl: str | None, log: Path) -> dict[str, Any]:
+        """The controller's file (docs/architecture.md, "Controllers")."""
+        fabric: dict[str, Any] = {"kind": self.fabric.kind}
+        if isinstance(self.fabric, Ocs):
+            fabric |= {
+                "reconfiguration_s": self.fabric.reconfiguration_s,
+                "commit": self.fabric.commit,
+                "reuse": self.fabric.reuse,
+            }
+        # on the ceiling no path is better than another: the load decides
+        fabric["decode_choice"] = getattr(self.fabric, "decode_choice", "least-loaded")
+        names = {role: [i.name for i in cluster.instances if i.role == role] for role in ("prefill", "decode")}
+        return {
+            "fabric": fabric,
+            "transfer": self.experiment.transfer,
+            "rate_bytes_per_s": self.experiment.kv_goodput_bytes_per_s,
+            "time_dilation": self.scale.time_dilation,
+            "seed": self.seed,
+            "prefills": names["prefill"],
+            "decodes": names["decode"],
+            "planes": [
+                {"bridge": plane.bridge, "dpid": plane.dpid, "unixctl": unixctl, "ports": dict(plane.ports)}
+                for plane in cluster.planes
+            ],
+            "reachable": self.reachable(cluster),
+            "log": str(log),
+        }
+
+    def agents(
+        self,
+        cluster: Cluster,
+        *,
+        namespaces: Mapping[str, str],
+        controller: tuple[str, int],
+        ecmp_ports: Mapping[str, Any],
+        requests_file: Path,
+    ) -> dict[str, Any]:
+        """The agents' configuration (docs/architecture.md, "Emulation")."""
+        return {
+            "run_clock": {"time_dilation": self.scale.time_dilation},
+            "scale": asdict(self.scale),
+            "transfer": self.experiment.transfer,
+            "fabric_kind": self.fabric.kind,
+            "ecmp_unit": self.ecmp_unit,
+            "ecmp_seed": getattr(self.fabric, "ecmp_seed", 0),
+            "ecmp_ports": ecmp_ports,
+            "congestion_control": CONGESTION_CONTROL,
+            "kv_rate_bytes_per_s": self.experiment.kv_goodput_bytes_per_s,
+            "model": asdict(self.experiment.kv),
+            "timing": asdict(self.experiment.timing),
+            "controller": {"host": controller[0], "port": controller[1]},
+            "drain_s": DRAIN_S,
+            "instances": [
+                {
+                    "name": instance.name,
+                    "role": instance.role,
+                    "namespace": namespaces[instance.name],
+                    "host_ip": instance.host_ip,
+                    "gpu_ips": list(instance.gpu_ips),
+                }
+                for instance in cluster.instances
+            ],
+            "gateway": {"name": "gw", "namespace": namespaces["gw"], "host_ip": cluster.gateway_ip},
+            "tenants": {
+                tenant: {"prefills": list(owned.prefills), "decodes": list(owned.decodes)}
+                for tenant, owned in self.experiment.owned_instances().items()
+            },
+            "ports": {"request": REQUEST_PORT, "kv": KV_PORT},
+            "requests_file": str(requests_file),
+        }
+
+
+def rounds(reachable: Mapping[str, list[str]]) -> list[dict[str, str]]:
+    """Every reachable pair once, in rounds in which each instance has at most one peer."""
+    decodes = list(dict.fromkeys(decode for peers in reachable.values() for decode in peers))
+    # pair (i, j) meets in round j - i: a Latin square, so nobody meets two in one round
+    order = max(len(reachable), len(decodes))
+    found: list[dict[str, str]] = [{} for _ in range(order)]
+    for i, (prefill, peers) in enumerate(reachable.items()):
+        for decode in peers:
+            found[(decodes.index(decode) - i) % order][prefill] = decode
+    return [pairs for pairs in found if pairs]

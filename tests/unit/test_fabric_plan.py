@@ -1,0 +1,59 @@
+"""What a fabric's parts are told, and the rounds in which connections are opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from emulation.fabric_plan import FabricPlan, rounds
+from experiments.spec import load
+
+DEMO = Path(__file__).resolve().parents[2] / "experiments" / "demo.yaml"
+
+
+def plan(index: int, *overrides: str) -> FabricPlan:
+    experiment = load(DEMO, overrides)
+    return FabricPlan(experiment, experiment.fabrics[index], seed=1, requests=())
+
+
+@pytest.mark.parametrize(("prefills", "decodes", "at_most"), [(4, 3, 4), (4, 4, 4), (1, 3, 3), (3, 1, 3), (16, 16, 16)])
+def test_rounds_hold_every_pair_once_and_no_instance_twice(prefills, decodes, at_most):
+    reachable = {f"p{i}": [f"d{j}" for j in range(decodes)] for i in range(prefills)}
+    found = rounds(reachable)
+    assert sorted(pair for one in found for pair in one.items()) == sorted(
+        (prefill, decode) for prefill, peers in reachable.items() for decode in peers
+    )
+    assert all(len(set(one.values())) == len(one) for one in found)
+    assert len(found) <= at_most
+
+
+def test_the_demo_emulates_36_megabit_per_second_of_goodput():
+    assert plan(0).kv_goodput_bps == pytest.approx(36e6)
+
+
+def test_time_dilation_slows_the_links():
+    assert plan(0, "scale.time_dilation=4").kv_goodput_bps == pytest.approx(9e6)
+
+
+def test_a_controller_of_circuits_is_told_the_planes_and_of_packets_none():
+    circuits = plan(1)
+    told = circuits.controller(circuits.cluster(), unixctl="/x.ctl", log=Path("/log"))
+    assert told["fabric"]["reconfiguration_s"] == 0.025
+    assert set(told["planes"][0]["ports"]) == {"p0", "p1", "p2", "p3", "d0", "d1", "d2"}
+    packets = plan(0)
+    told = packets.controller(packets.cluster(), unixctl=None, log=Path("/log"))
+    assert told["planes"] == []
+    assert told["fabric"]["decode_choice"] == "least-loaded"
+
+
+def test_tenants_reach_their_own_decodes_at_their_own_gpu_positions_only():
+    two = plan(
+        1,
+        "cluster.prefill_instances=4",
+        "cluster.decode_instances=4",
+        "cluster.gpus_per_node=2",
+        "workload.tenants=[{name: a, source: synthetic-agentic, share: 0.5, load: 0.5},"
+        " {name: b, source: synthetic-agentic, share: 0.5, load: 0.5}]",
+    )
+    assert two.reachable(two.cluster()) == {"p0": ["d0"], "p1": ["d1"], "p2": ["d2"], "p3": ["d3"]}
