@@ -1,10 +1,12 @@
 """Start Ryu 4.34 on eventlet 0.41: the arguments are those of ``ryu-manager``.
 
-Two quirks live here and nowhere else:
+Three quirks live here and nowhere else:
 
-* ``ryu.app.wsgi`` imports ``eventlet.wsgi.ALREADY_HANDLED``, which eventlet dropped: it keeps a flag of its own since. Ryu only returns it,
-  as the body of a WebSocket that has answered for itself, and a body is something that can be iterated: an empty list does.
-* eventlet pulls in dnspython to make name look-ups cooperative, 0.2 s of every start. The controller talks to addresses, never to names.
+* ``ryu.app.wsgi`` imports ``eventlet.wsgi.ALREADY_HANDLED``, which eventlet dropped for a flag of its own. Ryu only
+  returns it, as the body of a WebSocket that has answered for itself; a body can be iterated, and so can an empty list.
+* eventlet pulls in dnspython to make name look-ups cooperative: 0.2 s of every start, for nothing here.
+* Ryu patches the standard library after it has imported much of it, so a lock of the logging module stays a real one
+  (eventlet warns of it). Patching first leaves Ryu nothing to do.
 """
 
 import os
@@ -12,14 +14,16 @@ import sys
 import warnings
 from pathlib import Path
 
-# An application given as a path imports its siblings (`from controllers import ...`) from the checkout, not from scripts/.
+# An application given as a path imports its siblings (`from controllers import ...`) from the checkout, not scripts/.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 os.environ["EVENTLET_NO_GREENDNS"] = "yes"
-# eventlet tells every start that it is in maintenance; Ryu has no other hub, so the notice would only bury real errors on stderr.
+# Every start says that eventlet is in maintenance. Ryu has no other hub: the notice would only bury errors on stderr.
 warnings.filterwarnings("ignore", message=r"\s*Eventlet is deprecated")
 
+import eventlet  # noqa: E402
 import eventlet.wsgi  # noqa: E402
 
+eventlet.monkey_patch()
 if not hasattr(eventlet.wsgi, "ALREADY_HANDLED"):
     eventlet.wsgi.ALREADY_HANDLED = []
 
