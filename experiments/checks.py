@@ -138,8 +138,8 @@ def _reachable(at: SpecPath, experiment: Experiment) -> Iterator[Issue]:
         if stranded:
             yield Issue(
                 at,
-                f"with two instances a node, {', '.join(stranded)} of tenant {tenant} has no decode instance in its half "
-                f"of the node (the tenant's: {', '.join(instances.decodes)}); change shares or counts",
+                f"with two instances a node, {', '.join(stranded)} of tenant {tenant} has no decode instance in its "
+                f"half of the node (the tenant's: {', '.join(instances.decodes)}); change shares or counts",
             )
 
 

@@ -65,67 +65,85 @@ def replay(
     request. Without a `load` the factor is 1. The warm-up replays the rows before the offset; where no offset is
     given it is the earliest row that leaves room for the warm-up. Raises TraceError where the trace is too short.
     """
-    path = trace.report.path
     durations_s = [timing.duration_s(row.new_tokens, row.cached_tokens) for row in trace.rows]
     work_s = [0.0, *accumulate(durations_s)]
-    starts = range(len(times_s)) if offset_s is None else [bisect_left(times_s, offset_s)]
+    target_s = None if load is None else load * window_s * instances
     end_s = times_s[-1] + trace.report.tick_s
-    longest_s = 0.0
-    for first in starts:
-        if first >= len(times_s):
-            break
+    # Without an offset, try the rows in turn until the warm-up fits before one.
+    firsts = range(len(times_s)) if offset_s is None else (bisect_left(times_s, offset_s),)
+    for first in firsts:
         start_s = times_s[first] if offset_s is None else offset_s
-        if load is None:
-            covered_s, last = window_s, bisect_left(times_s, start_s + window_s)
+        if target_s is None:
+            last, covered_s = bisect_left(times_s, start_s + window_s), window_s
             enough = start_s + window_s <= end_s
         else:
-            target_s = load * window_s * instances
-            last = _nearest(work_s, work_s[first] + target_s, first + 1)
             enough = work_s[-1] - work_s[first] >= target_s
+            last = _nearest(work_s, work_s[first] + target_s, first + 1) if enough else first
             covered_s = (times_s[last] if last < len(times_s) else end_s) - start_s
-        longest_s = max(longest_s, work_s[-1] - work_s[first])
         if not enough:
-            break
+            where = "after the warm-up" if offset_s is None else f"after offset_s {offset_s:g}"
+            raise _too_short(trace, where, work_s[-1] - work_s[first], end_s, target_s, window_s)
         # Rows that share one time cannot be stretched into a window.
-        if covered_s <= 0:
-            continue
-        time_factor = window_s / covered_s
-        if start_s - times_s[0] < warmup_s / time_factor:
-            if offset_s is None:
-                continue
+        if covered_s > 0 and start_s - times_s[0] >= warmup_s * covered_s / window_s:
+            return _scaled(trace, times_s, first, last, start_s, covered_s, window_s=window_s, warmup_s=warmup_s)
+        if offset_s is not None:
             raise TraceError(
-                path,
+                trace.report.path,
                 None,
-                f"offset_s {offset_s:g} leaves {start_s - times_s[0]:g} s of the trace for the warm-up, which takes "
-                f"{warmup_s / time_factor:.3g} s of it; raise offset_s or lower warmup_s",
+                f"offset_s {offset_s:g} leaves {max(0.0, start_s - times_s[0]):g} s of the trace for the warm-up, "
+                f"which takes {warmup_s * covered_s / window_s:.3g} s of it; raise offset_s or lower warmup_s",
             )
-        before = bisect_left(times_s, start_s - warmup_s / time_factor)
+    raise _too_short(trace, "after the warm-up", 0.0, end_s, target_s, window_s)
 
-        def run_s(time_s: float, start_s: float = start_s, time_factor: float = time_factor) -> float:
-            return max(0.0, warmup_s + (time_s - start_s) * time_factor)
 
-        # Rounding must not carry a row over the edge that the slice just drew.
-        edge_s = math.nextafter(warmup_s, 0.0)
-        return Replay(
-            warmup=[(min(run_s(times_s[i]), edge_s), trace.rows[i]) for i in range(before, first)],
-            measured=[(max(run_s(times_s[i]), warmup_s), trace.rows[i]) for i in range(first, last)],
-            time_factor=time_factor,
-            offset_s=start_s,
-            covered_s=covered_s,
-        )
-    where = "after the warm-up" if offset_s is None else f"after offset_s {offset_s:g}"
-    if load is None:
-        raise TraceError(
-            path,
+def _scaled(
+    trace: Trace,
+    times_s: Sequence[float],
+    first: int,
+    last: int,
+    start_s: float,
+    covered_s: float,
+    *,
+    window_s: float,
+    warmup_s: float,
+) -> Replay:
+    """The replay of rows first..last - 1, whose window is [start_s, start_s + covered_s) of the trace."""
+    time_factor = window_s / covered_s
+    before = bisect_left(times_s, start_s - warmup_s / time_factor)
+
+    def rows(low: int, high: int, from_s: float, to_s: float) -> list[tuple[float, TraceRow]]:
+        # Rounding must not carry a row over an edge of the slice it was cut into.
+        below_s = math.nextafter(to_s, 0.0)
+        arrivals_s = (warmup_s + (times_s[i] - start_s) * time_factor for i in range(low, high))
+        return [
+            (min(max(arrival_s, from_s), below_s), row)
+            for arrival_s, row in zip(arrivals_s, trace.rows[low:high], strict=True)
+        ]
+
+    return Replay(
+        warmup=rows(before, first, 0.0, warmup_s),
+        measured=rows(first, last, warmup_s, warmup_s + window_s),
+        time_factor=time_factor,
+        offset_s=start_s,
+        covered_s=covered_s,
+    )
+
+
+def _too_short(
+    trace: Trace, where: str, left_s: float, end_s: float, target_s: float | None, window_s: float
+) -> TraceError:
+    if target_s is None:
+        return TraceError(
+            trace.report.path,
             None,
-            f"the trace is {end_s:.3g} s long and holds no window of {window_s:g} s {where} at its own rate; "
-            "lower window_s, warmup_s or offset_s, or give a load",
+            f"the trace is {end_s:.3g} s long and holds no window of {window_s:g} s {where} at its own rate; lower "
+            "window_s, warmup_s or offset_s, or give a load",
         )
-    raise TraceError(
-        path,
+    return TraceError(
+        trace.report.path,
         None,
-        f"the trace holds {longest_s:.3g} s of prefill {where}, and load {load:g} on {instances} instances over "
-        f"{window_s:g} s takes {load * window_s * instances:.3g} s; lower load, window_s or offset_s",
+        f"the trace holds {left_s:.3g} s of prefill {where} and load * window_s * instances is {target_s:.3g} s; "
+        "lower load, window_s or offset_s",
     )
 
 
