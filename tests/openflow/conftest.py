@@ -1,0 +1,18 @@
+"""Ryu without its manager: what the launcher prepares has to be in place before an app is imported; a logged error fails a test."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+import scripts.ryu_manager  # noqa: F401  (prepares eventlet for Ryu's WSGI module)
+
+
+@pytest.fixture(autouse=True)
+def _no_logged_errors(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """A greenlet's exception is only logged: it must not pass unseen. A test that provokes one calls `caplog.clear()`."""
+    yield
+    errors = [record.getMessage() for record in caplog.get_records("call") if record.levelno >= logging.ERROR]
+    assert not errors, errors
