@@ -6,7 +6,7 @@ A real cluster (400 Gbit/s, 21 GB of KV cache, 25 ms) is emulated with `rate_sca
     emulated bytes per s  = real bytes per s x s / d
     wall-clock seconds    = real seconds x d
 
-so that a transfer of B bytes at rate R takes (B s) / (R s / d) = d B / R seconds of wall clock, which is B / R real seconds again.
+so that a transfer of B bytes at rate R takes (B s) / (R s / d) = d B / R seconds of wall clock: B / R real seconds.
 What does not scale: the size of a packet, the round-trip time, controller latency, queues of a few packets.
 """
 

@@ -32,14 +32,13 @@ class Cluster(WiredTopo):
     """Prefill instances `p0..`, decode instances `d0..` in racks of their own, gateway `gw` and controller `ctl` on
     a leaf of theirs.
 
-    fabric "eps": a second leaf-spine (`kl0..`, `ks0..`) for the GPU NICs, with `uplinks` per rack, one to each of as
-    many spines. fabric "ocs": a circuit switch `plane0..` for each of the `gpus_per_node` GPU positions. With
-    gpus_per_node a multiple of gpus_per_instance several instances share a node, each at its own positions; KV moves
-    only between equal positions. fabric "none": no GPU NICs; KV arrives the moment it exists.
+    fabric "eps": a second leaf-spine (`kl0..`, `ks0..`) for the GPU NICs, with `uplinks` a rack, one to each of as many
+    spines. fabric "ocs": a circuit switch `plane0..` for each of the `gpus_per_node` GPU positions; with several instances
+    on a node each has positions of its own, and KV moves only between equal ones. fabric "none": no GPU NICs.
 
-    kv_goodput_bps: emulated TCP payload rate of a KV link each way, bits per second; None = unshaped. queue: "drr" | "fifo" at the
-    routers of the packet fabric. host_spines: spines of the host network. rto_min_ms: TCP's minimum RTO on KV routes.
-    Raises ValueError on a combination that cannot be wired.
+    kv_goodput_bps: emulated TCP payload rate of a KV link each way, bits per second; None = unshaped. queue: "drr" or
+    "fifo" at the routers of the packet fabric. host_spines: of the host network. rto_min_ms: TCP's minimum RTO on KV
+    routes. Raises ValueError on a combination that cannot be wired.
     """
 
     instances: tuple[Instance, ...]

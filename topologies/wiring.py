@@ -30,12 +30,12 @@ ROUTER_SYSCTLS = COMMON_SYSCTLS | {
     "net.ipv4.fib_multipath_hash_policy": "3",
     "net.ipv4.fib_multipath_hash_fields": "55",
 }
-# tcp_tw_reuse: a source port chosen for its uplink may be used again by the same pair a second later instead of a
-# minute.
+# Congestion control is not here: a namespace may only default to what the machine allows everyone, so each socket
+# sets its own. tcp_tw_reuse: a source port chosen for its uplink may be used again by the same pair a second later
+# instead of a minute.
 HOST_SYSCTLS = COMMON_SYSCTLS | {
     "net.ipv4.tcp_slow_start_after_idle": "0",
     "net.ipv4.tcp_no_metrics_save": "1",
-    "net.ipv4.tcp_congestion_control": "cubic",
     "net.ipv4.tcp_tw_reuse": "1",
 }
 

@@ -1,0 +1,127 @@
+"""The ends of the links of a topology: what each is called, where it is, what shapes it, and what it has counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from emulation.netns import batch
+from emulation.shaping import GSO_MAX_BYTES, Shape, answers, class_ceilings
+from topologies.nodes import Router
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEnd:
+    """One end of a veth pair. node: name in the topology; namespace: where it lives; shape: None = unshaped;
+    small_gso: a KV link."""
+
+    node: str
+    namespace: str
+    interface: str
+    mac: str
+    peer: str
+    role: str
+    shape: Shape | None
+    small_gso: bool
+
+
+def link_ends(topo: Any, namespace_of: dict[str, str]) -> list[tuple[LinkEnd, LinkEnd]]:
+    """The links of a topology (any `WiredTopo`) with the namespace each end lives in.
+
+    A host's end and a router's end of a link with a goodput are shaped; a circuit switch adds nothing: one port, one
+    circuit, so the sender's NIC has set the rate already. Raises ShapingError on a rate tc cannot make.
+    """
+    ends = []
+    for node1, node2, info in topo.links(withInfo=True):
+        pair = []
+        for side, (node, peer) in (("1", (node1, node2)), ("2", (node2, node1))):
+            goodput_bps = info["goodput_bps"]
+            shape = None
+            if goodput_bps is not None and not topo.isSwitch(node):
+                routed = issubclass(topo.nodeInfo(node)["cls"], Router)
+                shape = Shape(goodput_bps, info["queue"] if routed else "fifo", info["source_mask"])
+            name, mac, role = info[f"intfName{side}"], info[f"addr{side}"], info[f"role{side}"]
+            pair.append(LinkEnd(node, namespace_of[node], name, mac, peer, role, shape, goodput_bps is not None))
+        ends.append((pair[0], pair[1]))
+    return ends
+
+
+def creation(first: LinkEnd, second: LinkEnd) -> str:
+    """The `ip -batch` line that makes a veth pair with each end in its own namespace at once."""
+
+    def end(end: LinkEnd) -> str:
+        gso = f" gso_max_size {GSO_MAX_BYTES}" if end.small_gso else ""
+        return f"name {end.interface} netns {end.namespace} address {end.mac}{gso}"
+
+    return f"link add {end(first)} type veth peer {end(second)}\n"
+
+
+def read_device_counters() -> dict[str, tuple[int, int, int]]:
+    """Interface -> (bytes, packets, drops) sent, in the calling thread's namespace. No process is started for it."""
+    counters = {}
+    for line in Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]:
+        name, _, numbers = line.partition(":")
+        fields = numbers.split()
+        counters[name.strip()] = int(fields[8]), int(fields[9]), int(fields[11])
+    return counters
+
+
+def read_counters(ends: Sequence[LinkEnd]) -> list[dict[str, Any]]:
+    """Rows of links.csv for link ends in the calling thread's namespace.
+
+    A shaped end reports its root qdisc (wire bytes, every segment of a GSO packet counted), an unshaped one its device.
+    goodput_bps and wire_bps are emulated bits per second, None where unshaped.
+    """
+    devices = read_device_counters()
+    shaped = [end for end in ends if end.shape]
+    text = "".join(f"qdisc show dev {end.interface}\n" for end in shaped)
+    roots = {}
+    for end, qdiscs in zip(shaped, answers(batch("tc", text, where=ends[0].namespace, options="-s -j")), strict=True):
+        roots[end.interface] = next((qdisc for qdisc in qdiscs if qdisc.get("root")), None)
+    rows = []
+    for end in ends:
+        tx_bytes, tx_packets, drops = devices[end.interface]
+        overlimits = 0
+        root = roots.get(end.interface)
+        if root is not None:
+            tx_bytes, tx_packets, overlimits = root["bytes"], root["packets"], root["overlimits"]
+            drops += root["drops"]
+        rows.append(
+            {
+                "node": end.node,
+                "interface": end.interface,
+                "peer": end.peer,
+                "role": end.role,
+                "goodput_bps": end.shape.goodput_bps if end.shape else None,
+                "wire_bps": end.shape.wire_bps if end.shape else None,
+                "tx_bytes": tx_bytes,
+                "tx_packets": tx_packets,
+                "drops": drops,
+                "overlimits": overlimits,
+            }
+        )
+    return rows
+
+
+def differences(ends: Sequence[LinkEnd]) -> list[str]:
+    """What the kernel holds differently from the topology, in the calling thread's namespace: qdiscs, rates, limits,
+    GSO size, state."""
+    where = ends[0].namespace
+    shaped = [end for end in ends if end.shape]
+    questions = "".join(f"qdisc show dev {end.interface}\n" for end in shaped)
+    answered = answers(batch("tc", questions, where=where, options="-j"))
+    wrong = []
+    for end, qdiscs in zip(shaped, answered, strict=True):
+        assert end.shape is not None
+        ceilings = class_ceilings(batch("tc", f"class show dev {end.interface}\n", where=where))
+        wrong += end.shape.check(f"{end.node} {end.interface}", qdiscs, ceilings)
+    links = {link["ifname"]: link for link in answers(batch("ip", "link show\n", where=where, options="-d -j"))[0]}
+    for end in ends:
+        link = links.get(end.interface)
+        if link is None or "UP" not in link["flags"]:
+            wrong.append(f"{end.node} {end.interface}: {'is gone' if link is None else 'is down'}")
+        elif end.small_gso and link["gso_max_size"] != GSO_MAX_BYTES:
+            wrong.append(f"{end.node} {end.interface}: gso_max_size is {link['gso_max_size']}, not {GSO_MAX_BYTES}")
+    return wrong

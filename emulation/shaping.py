@@ -1,0 +1,159 @@
+"""tc text for one end of a shaped link, and the check that the kernel holds what was asked for.
+
+Goodput is TCP payload; the wire carries 1,514 bytes (Ethernet, IP, TCP with timestamps) for 1,448 of it, which is
+what HTB counts, whole GSO packets segment by segment. So HTB's rate is goodput x 1514/1448, always in bits per second.
+
+    fifo   root htb -> one class -> bfifo
+    drr    root htb -> one class -> 16 leaf classes by source address, each with its own bfifo
+
+HTB serves leaf classes of one priority by deficit round robin as long as they borrow: their own rate is next to
+nothing, their ceiling the link's rate. So 16 sources on a link share it equally, and one alone has all of it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+MSS_BYTES = 1448
+SEGMENT_BYTES = 1514
+GSO_MAX_BYTES = 9000
+CLASSES = 16
+# Outside these a packet of 9,000 bytes takes over half a second, or a software path cannot keep up.
+MIN_GOODPUT_BPS, MAX_GOODPUT_BPS = 150e3, 20e9
+# 60 KB at 36 Mbit/s: 30 KB made cubic stall for an RTO there. In packets it is the same for slower (dilated) links.
+QUEUE_S, MIN_QUEUE_BYTES = 0.01275, 60_000
+BURST_S = 0.001
+# A leaf class's own rate: what it sends without borrowing, and so outside the round robin, must not matter.
+LEAF_SHARE = 1 / 1000
+
+
+class ShapingError(ValueError):
+    """A rate tc cannot make, or a qdisc that is not what was asked for: says the interface, both values, the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What one end of a link does to what it sends.
+
+    goodput_bps: TCP payload, bits per second. queue: "drr" | "fifo". source_mask: source-address bits (IPv4, as a
+    32-bit number) that choose among at most 16 classes. gso_max_bytes: largest packet the senders build; queue and
+    burst hold at least one. Raises ShapingError on a rate or mask that cannot be made.
+    """
+
+    goodput_bps: float
+    queue: str = "fifo"
+    source_mask: int = 0
+    gso_max_bytes: int = GSO_MAX_BYTES
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.goodput_bps) and MIN_GOODPUT_BPS <= self.goodput_bps <= MAX_GOODPUT_BPS):
+            raise ShapingError(
+                f"goodput of {self.goodput_bps} bit/s: tc and TCP make {MIN_GOODPUT_BPS:g} to {MAX_GOODPUT_BPS:g}; "
+                "change scale.rate_scale or scale.time_dilation"
+            )
+        if self.queue not in ("drr", "fifo"):
+            raise ShapingError(f"queue {self.queue!r}: give drr or fifo")
+        if self.queue == "drr" and not (0 < self.source_mask < 1 << 32 and self.source_mask.bit_count() <= 4):
+            raise ShapingError(
+                f"source mask {self.source_mask:#x}: drr needs 1 to 4 bits, for at most {CLASSES} classes"
+            )
+        if not MSS_BYTES <= self.gso_max_bytes <= 65_536:
+            raise ShapingError(f"gso_max_bytes is {self.gso_max_bytes}: give {MSS_BYTES} to 65536")
+
+    @property
+    def wire_bps(self) -> int:
+        """Bits per second HTB must count for this goodput; whole bytes, as the kernel keeps them."""
+        return round(self.goodput_bps * SEGMENT_BYTES / MSS_BYTES / 8) * 8
+
+    @property
+    def gso_wire_bytes(self) -> int:
+        """Bytes HTB counts for the largest packet."""
+        return math.ceil(self.gso_max_bytes / MSS_BYTES) * SEGMENT_BYTES
+
+    @property
+    def burst_bytes(self) -> int:
+        """Credit an idle link collects: one packet, or a millisecond where timers are coarser than packets."""
+        return max(self.gso_wire_bytes, round(self.wire_bps / 8 * BURST_S))
+
+    @property
+    def queue_bytes(self) -> int:
+        """Limit of a queue: a queue that cannot take one GSO packet drops it for ever."""
+        return max(MIN_QUEUE_BYTES, 2 * self.gso_wire_bytes, round(self.wire_bps / 8 * QUEUE_S))
+
+    def _source_values(self) -> list[int]:
+        """Every value of the masked source address, in the order of their classes."""
+        bits = [1 << bit for bit in range(32) if self.source_mask >> bit & 1]
+        return [sum(bit for index, bit in enumerate(bits) if number >> index & 1) for number in range(1 << len(bits))]
+
+    def commands(self, interface: str) -> list[str]:
+        """`tc -batch` lines for an interface without a qdisc of its own."""
+        rate, burst = f"{self.wire_bps}bit", f"{self.burst_bytes}b"
+        shared = f"ceil {rate} burst {burst} cburst {burst} quantum {self.gso_wire_bytes}"
+        lines = [
+            f"qdisc add dev {interface} root handle 1: htb default 10",
+            f"class add dev {interface} parent 1: classid 1:1 htb rate {rate} {shared}",
+        ]
+        if self.queue == "fifo":
+            return [
+                *lines,
+                f"class add dev {interface} parent 1:1 classid 1:10 htb rate {rate} {shared}",
+                f"qdisc add dev {interface} parent 1:10 handle 10: bfifo limit {self.queue_bytes}b",
+            ]
+        own = f"{max(8_000, round(self.wire_bps * LEAF_SHARE / 8) * 8)}bit"
+        for number, value in enumerate(self._source_values()):
+            minor = f"{0x10 + number:x}"
+            lines += [
+                f"class add dev {interface} parent 1:1 classid 1:{minor} htb rate {own} ceil {rate} "
+                f"burst {SEGMENT_BYTES}b cburst {burst} quantum {self.gso_wire_bytes}",
+                f"qdisc add dev {interface} parent 1:{minor} handle {minor}: bfifo limit {self.queue_bytes}b",
+                f"filter add dev {interface} parent 1: protocol ip prio 1 u32 "
+                f"match u32 {value:#010x} {self.source_mask:#010x} at 12 flowid 1:{minor}",
+            ]
+        return lines
+
+    def check(self, where: str, qdiscs: list[dict[str, Any]], ceilings: dict[str, float]) -> list[str]:
+        """What differs between this shape and what the kernel holds; empty when nothing does.
+
+        where: named in each line. qdiscs: as `tc -j qdisc show dev` prints them. ceilings: class id -> bits per
+        second (`class_ceilings`).
+        """
+        leaves = 1 if self.queue == "fifo" else len(self._source_values())
+        wrong = []
+        roots = [qdisc["kind"] for qdisc in qdiscs if qdisc.get("root")]
+        if roots != ["htb"]:
+            return [f"{where}: the root qdisc is {', '.join(roots) or 'absent'}, not htb"]
+        limits = [qdisc["options"]["limit"] for qdisc in qdiscs if qdisc["kind"] == "bfifo"]
+        if limits != [self.queue_bytes] * leaves:
+            wrong.append(f"{where}: bfifo limits are {limits} bytes, not {leaves} x {self.queue_bytes}")
+        for name in ["1:1"] + [f"1:{0x10 + number:x}" for number in range(leaves)]:
+            # tc rounds what it prints to a few digits, hence the tolerance.
+            if abs(ceilings.get(name, 0.0) - self.wire_bps) > self.wire_bps * 1e-3:
+                wrong.append(
+                    f"{where}: class {name} has a ceiling of {ceilings.get(name, 0.0):g} bit/s, not {self.wire_bps}"
+                )
+        return wrong
+
+
+UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
+
+def class_ceilings(text: str) -> dict[str, float]:
+    """Class id -> ceiling in bits per second, from `tc class show` (which has no JSON for HTB)."""
+    found = re.findall(r"^class htb (\S+) .*?\bceil ([0-9.]+)([KMGT]?)bit", text, re.MULTILINE)
+    return {name: float(number) * UNITS[unit] for name, number, unit in found}
+
+
+def answers(output: str) -> list[list[dict[str, Any]]]:
+    """The JSON arrays that `tc -j -batch` prints one after another, one for each line it was given."""
+    decoder, position, found = json.JSONDecoder(), 0, []
+    while position < len(output):
+        if output[position].isspace():
+            position += 1
+            continue
+        value, position = decoder.raw_decode(output, position)
+        found.append(value)
+    return found
