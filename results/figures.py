@@ -54,7 +54,7 @@ def ttft_cdf(runs: Sequence[RunSummary], requests: Sequence[pd.DataFrame]) -> go
                 hovertemplate="%{y:.1%} by %{x:.3f} s",
             )
         )
-    figure.update_xaxes(title_text="TTFT, s (logarithmic)", type="log", dtick="D1", tickformat="~g")
+    figure.update_xaxes(title_text="TTFT, s (logarithmic)", type="log", dtick="D2", tickformat="~g")
     figure.update_yaxes(title_text="share of offered requests", range=[0, 1.02], tickformat=".0%")
     return _laid_out(figure, height=420)
 

@@ -55,6 +55,7 @@ def write_report(run_dir: Path) -> Path:
         remarks=remarks(summary),
         rows=[_row(entry, runs) for entry in runs],
         columns=COLUMNS,
+        moves=[_moves(entry, runs) for entry in runs],
         part_names=[PART_NAMES[part] for part in TTFT_PARTS],
         parts=[(label(entry, runs), *_parts(entry)) for entry in runs],
         cdf=_html(figures.ttft_cdf(runs, requests), "cdf"),
@@ -83,9 +84,6 @@ COLUMNS = (
     "exposed share",
     "hidden share",
     "SLO attainment",
-    "migrated",
-    "switches",
-    "reuses",
     "verdict",
 )
 
@@ -93,16 +91,18 @@ COLUMNS = (
 def _row(run: RunSummary, runs: list[RunSummary]) -> list[tuple[str, str]]:
     """The cells of one run as (text, explanation); the explanation of an undefined figure is why it is undefined."""
     ttft, counted = run.ttft_s, run.requests
-    figures_s = [
+    before = [label(run, runs), counted.offered, counted.completed, counted.failed, counted.unfinished]
+    times = [
         (seconds(getattr(ttft, key)), ttft.null_reasons.get(key, "")) for key in ("mean", "p50", "p90", "p95", "p99")
     ]
-    plain = [label(run, runs), counted.offered, counted.completed, counted.failed, counted.unfinished]
-    shares = [
-        share(value) for value in (run.ttft_exposed_share, run.hidden_share, run.slo_attainment, run.migrated_share)
-    ]
-    moves = [UNDEFINED if value is None else value for value in (run.switches, run.reuses)]
-    after = [*shares, *moves, run.verdict]
-    return [*((str(cell), "") for cell in plain), *figures_s, *((str(cell), "") for cell in after)]
+    after = [share(value) for value in (run.ttft_exposed_share, run.hidden_share, run.slo_attainment)]
+    return [*((str(cell), "") for cell in before), *times, *((cell, "") for cell in [*after, run.verdict])]
+
+
+def _moves(run: RunSummary, runs: list[RunSummary]) -> list[str]:
+    """Name, warm-up requests, migrated share, switches, reuses."""
+    counted = [UNDEFINED if value is None else str(value) for value in (run.switches, run.reuses)]
+    return [label(run, runs), str(run.requests.warmup), share(run.migrated_share), *counted]
 
 
 def _parts(run: RunSummary) -> list[str]:

@@ -59,8 +59,6 @@ class Table:
                 column = out[name]
                 if dtype == STRING:
                     column = column.fillna("")
-                elif dtype == REAL:
-                    column = pd.to_numeric(column)
                 out[name] = column.astype(dtype)
             except (TypeError, ValueError) as error:
                 raise ValueError(f"{self.name}.csv, column {name}: {error}") from error
