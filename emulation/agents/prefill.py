@@ -296,8 +296,10 @@ class PrefillAgent(Agent):
                 connection.close()
 
     def _on_decode_lost(self, decode: str, reason: str) -> None:
+        # An instance that ends is the zygote's to report; a request that needs the link says so when it does.
         self._decodes.pop(decode, None)
-        self.error(f"link to {decode}", reason)
+        if "closed by the peer" not in reason:
+            self.error(f"link to {decode}", reason)
 
     def _fail(self, job: Job, reason: str) -> None:
         """The request is lost: tell the gateway and the controller, free what it holds. Its prefill runs on."""
