@@ -144,8 +144,8 @@ def link_budget(
     if switch:
         notes.append(f"{switch.ports}-port OCS, {switch.loss_db:g} dB{inferred}: {switch.loss_source}.")
     notes += [
-        "The defaults for connectors, fibre and splices are inferred: of the source's path, 5.95 dB in all and 2.7 dB of OCS "
-        "are published, the split of the rest is not.",
+        "The defaults for connectors, fibre and splices are inferred: of the source's path, 5.95 dB in all and 2.7 dB "
+        "of OCS are published, the split of the rest is not.",
         "Limits are rounded down to a tenth (to a hundredth in brackets). OMA: outer optical modulation amplitude, the "
         "maximum unless --launch-oma-dbm is given. MPI: multi-path interference.",
     ]

@@ -3,9 +3,9 @@
     margin = launch OMA - path loss - receiver sensitivity - multi-path-interference penalty
 
 per lane, in dB, with the outer optical modulation amplitude (OMA) in dBm and the receiver sensitivity
-max(floor, TDECQ - offset) of the IEEE 802.3 clause of the optics (SECQ there: a receiver is tested with the eye closure of
-the transmitter it gets). At the lowest compliant launch of a TDECQ of 1.4 dB or more and with the penalty, the margin is
-the channel allocation minus the path loss: the standard closes its own budget, and a test holds these figures to it.
+max(floor, TDECQ - offset) of the IEEE 802.3 clause of the optics (SECQ there: a receiver is tested with the eye
+closure of the transmitter it gets). At the lowest compliant launch of a TDECQ of 1.4 dB or more and with the penalty,
+the margin is the channel allocation minus the path loss: the standard closes its own budget, and a test says so.
 
 Not modelled: polarisation-dependent loss, ageing and temperature (that is what the wanted margin is for), dispersion
 (within the optics' reach it is in TDECQ), crosstalk inside the circuit switch.
