@@ -22,7 +22,8 @@ import pandas as pd
 import yaml
 from pydantic import ValidationError
 
-from results.schema import TABLES, RunSummary, Summary, Table
+from results.schema import TABLES, Table
+from results.summary import RunSummary, Summary
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "results" / "runs"

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from results.artifacts import ArtifactError, RunDirectory
 from results.metrics import measured
-from results.schema import RunSummary
+from results.summary import RunSummary
 from results.table import UNDEFINED
 
 ARRIVAL_COLUMNS = ("id", "tenant", "arrival_s", "new_tokens", "cached_tokens")

@@ -10,8 +10,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from results.metrics import completed, measured
-from results.schema import TTFT_PARTS, RunSummary
+from results.schema import TTFT_PARTS
 from results.style import CIRCUIT_COLOURS, FABRIC_DASHES, PART_COLOURS, PART_NAMES, fabric_style
+from results.summary import RunSummary
 from results.table import label
 
 # 25 ms of dark time in a minute would be a third of a pixel: the circuits' figure opens on this stretch and can be

@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 
 from results.parts import FabricKind
-from results.schema import EXPOSED_PARTS, STATUSES, TTFT_PARTS, RequestCounts, RunSummary, TtftStatistics, is_warmup
+from results.schema import EXPOSED_PARTS, STATUSES, TTFT_PARTS, is_warmup
+from results.summary import RequestCounts, RunSummary, TtftStatistics
 
 PERCENTILES = (50, 90, 95, 99)
 # So many samples must lie at or beyond a percentile: p99 of 71 samples is their maximum.

@@ -14,8 +14,9 @@ from results import figures
 from results.artifacts import ArtifactError, RunDirectory, write_text
 from results.definitions import definitions
 from results.picture import write_picture
-from results.schema import TTFT_PARTS, RunSummary
+from results.schema import TTFT_PARTS
 from results.style import PART_NAMES
+from results.summary import RunSummary
 from results.table import UNDEFINED, comparisons, label, remarks, seconds, share
 
 __all__ = ["write_picture", "write_report"]

@@ -1,4 +1,4 @@
-"""The columns of the four record tables, named once, and the shape of ``summary.json``.
+"""The columns of the four record tables, named once. The shape of ``summary.json`` is in ``results/summary.py``.
 
 Every time is in run-clock seconds of the real cluster, every byte count is real unless its name says ``emulated``.
 Column names carry their unit. Strings are never missing (an empty string means "none"); numbers and booleans are
@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
 
 WARMUP_PREFIX = "warmup-"
 STATUSES = ("completed", "failed", "unfinished")
 TTFT_PARTS = ("queue_s", "prefill_s", "circuit_wait_s", "transfer_exposed_s", "control_s", "return_s")
 EXPOSED_PARTS = ("circuit_wait_s", "transfer_exposed_s")
-VERDICTS = ("valid", "degraded", "invalid")
 
 STRING, INTEGER, REAL, BOOLEAN = "string", "Int64", "float64", "boolean"
 
@@ -71,6 +69,8 @@ class Table:
             # as text first: pandas would read a column of ids such as "007" as numbers
             frame = pd.read_csv(path, dtype=str, keep_default_na=False, na_values=[""], encoding="utf-8")
             for name in (name for name, dtype in self.dtypes.items() if dtype == BOOLEAN and name in frame.columns):
+                if strange := sorted(set(frame[name].dropna()) - {"True", "False"}):
+                    raise ValueError(f"{self.name}.csv, column {name}: {strange[0]!r}, expected True, False or nothing")
                 frame[name] = frame[name].map({"True": True, "False": False}, na_action="ignore")
             for name in (name for name, dtype in self.dtypes.items() if dtype == INTEGER and name in frame.columns):
                 frame[name] = pd.to_numeric(frame[name])
@@ -167,66 +167,3 @@ TABLES = {table.name: table for table in (REQUESTS, TRANSFERS, CIRCUITS, LINKS)}
 def is_warmup(ids: pd.Series) -> pd.Series:
     """Which ids belong to the warm-up: it has ids of its own, beginning with ``warmup-``."""
     return ids.astype("string").str.startswith(WARMUP_PREFIX).astype(bool)
-
-
-class _Record(BaseModel):
-    """Unknown keys are kept: a reader must not lose what a newer writer added."""
-
-    model_config = ConfigDict(extra="allow", populate_by_name=True)
-
-
-class RequestCounts(_Record):
-    """Measured requests by outcome: ``offered == completed + failed + unfinished``. Warm-up requests are counted
-    apart.
-    """
-
-    offered: int = Field(ge=0)
-    completed: int = Field(ge=0)
-    failed: int = Field(ge=0)
-    unfinished: int = Field(ge=0)
-    warmup: int = Field(default=0, ge=0)
-
-
-class TtftStatistics(_Record):
-    """Over the n completed measured requests, seconds. A statistic that n cannot support is None, with its reason."""
-
-    n: int = Field(ge=0)
-    mean: float | None = None
-    p50: float | None = None
-    p90: float | None = None
-    p95: float | None = None
-    p99: float | None = None
-    null_reasons: dict[str, str] = Field(default_factory=dict)
-
-
-class RunSummary(_Record):
-    """One fabric and one seed. ``name`` is the fabric's name in the experiment file, ``fabric`` its kind."""
-
-    name: str
-    fabric: Literal["eps", "ocs", "none"]
-    seed: int
-    substrate: Literal["emulation", "simulation"]
-    requests: RequestCounts
-    ttft_s: TtftStatistics
-    ttft_exposed_share: float | None = None
-    hidden_share: float | None = None
-    slo_attainment: float | None = None
-    verdict: Literal["valid", "degraded", "invalid"]
-    reasons: list[str] = Field(default_factory=list)
-    slo_attainment_by_tenant: dict[str, float | None] = Field(default_factory=dict)
-    ttft_parts_s: dict[str, float | None] = Field(default_factory=dict)
-    migrated_share: float | None = None
-    switches: int | None = None
-    reuses: int | None = None
-    notes: list[str] = Field(default_factory=list)
-
-
-class Summary(_Record):
-    """``summary.json``, schema 1."""
-
-    schema_version: Literal[1] = Field(default=1, alias="schema")
-    runs: list[RunSummary] = Field(default_factory=list)
-
-    def as_json(self) -> dict[str, Any]:
-        """A dictionary that ``json.dumps(..., allow_nan=False)`` takes, with the key ``schema``."""
-        return self.model_dump(by_alias=True, mode="json")

@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from results.schema import RunSummary, Summary
+from results.summary import RunSummary, Summary
 
 UNDEFINED = "-"
 _VERDICT_STYLE = {"valid": "green", "degraded": "yellow", "invalid": "bold red"}

@@ -14,7 +14,8 @@ import yaml
 
 from results import artifacts
 from results.artifacts import ArtifactError, RunDirectory
-from results.schema import REQUESTS, RequestCounts, RunSummary, TtftStatistics
+from results.schema import REQUESTS
+from results.summary import RequestCounts, RunSummary, TtftStatistics
 
 NOON = datetime(2026, 1, 31, 12, 0, 5, tzinfo=timezone.utc)
 
@@ -216,3 +217,11 @@ def test_provenance_outside_a_checkout_has_no_revision(tmp_path, monkeypatch):
     monkeypatch.setattr(artifacts, "ROOT", tmp_path)
     record = artifacts.provenance(argv=[], seeds=[], datapath="none")
     assert (record["git_revision"], record["git_dirty"]) == (None, None)
+
+
+def test_a_boolean_that_is_neither_true_nor_false_is_refused(tmp_path):
+    run = RunDirectory.create("demo", artifact_dir=tmp_path)
+    path = run.write_table("f", 1, "requests", REQUESTS.frame([{"id": "a", "migrated": True}]))
+    path.write_text(path.read_text().replace("True", "yes"))
+    with pytest.raises(ArtifactError, match="column migrated: 'yes', expected True, False or nothing"):
+        run.table("f", 1, "requests")

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from results.schema import RequestCounts, RunSummary, Summary, TtftStatistics
+from results.summary import RequestCounts, RunSummary, Summary, TtftStatistics
 from results.table import comparisons, print_summary, remarks, summary_table, summary_text
 
 
