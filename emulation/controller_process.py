@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +50,20 @@ class ControllerProcess:
         """Whether the process runs."""
         return self._child is not None and self._child.poll() is None
 
+    @property
+    def pid(self) -> int | None:
+        """Its process id while it runs."""
+        return self._child.pid if self._child is not None and self.alive() else None
+
+    def wait_listening(self) -> None:
+        """Until the northbound API answers. Raises ControllerError when it dies or takes too long."""
+        self._wait(lambda health: True)
+
     def wait_ready(self) -> None:
         """Until every plane is connected and cleared. Raises ControllerError when it dies or takes too long."""
+        self._wait(lambda health: bool(health.get("ready")))
+
+    def _wait(self, done: Callable[[Mapping[str, Any]], bool]) -> None:
         deadline_s = time.monotonic() + START_TIMEOUT_S
         answer: Any = "no answer yet"
         while time.monotonic() < deadline_s:
@@ -60,11 +72,13 @@ class ControllerProcess:
             try:
                 answer = self.get("/v1/health")
             except (OSError, http.client.HTTPException):
-                time.sleep(0.05)
+                time.sleep(0.02)
                 continue
-            if answer.get("ready"):
+            if answer.get("fault"):
+                raise ControllerError(f"the controller cannot start: {answer['fault']}\n{last_lines(self.output)}")
+            if done(answer):
                 return
-            time.sleep(0.02)
+            time.sleep(0.01)
         raise ControllerError(
             f"the controller was not ready within {START_TIMEOUT_S:g} s ({answer}):\n{last_lines(self.output)}"
         )

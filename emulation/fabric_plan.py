@@ -46,6 +46,11 @@ class FabricPlan:
         """Whether KV connections are opened before the clock starts."""
         return self.fabric.kind == "ocs" or (self.fabric.kind == "eps" and self.ecmp_unit == "pair")
 
+    @property
+    def agents_drain_s(self) -> float:
+        """Real seconds after the last arrival that the gateway waits for what is under way."""
+        return DRAIN_S
+
     def cluster(self) -> Cluster:
         """The topology. Raises ValueError where it cannot be wired."""
         cluster = self.experiment.cluster

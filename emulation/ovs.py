@@ -99,6 +99,14 @@ class OpenVSwitch:
             process.poll()
         self._processes.clear()
 
+    def pids(self) -> dict[str, int]:
+        """Program name -> process id of what runs."""
+        return {
+            Path(str(process.args[0])).name: process.pid
+            for process in self._processes
+            if isinstance(process.args, list) and process.poll() is None
+        }
+
     def check_alive(self) -> None:
         """Raises OpenVSwitchError when one of the processes has ended."""
         for process in self._processes:

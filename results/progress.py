@@ -42,6 +42,14 @@ class ProgressView:
             self._bar.start()
         return self
 
+    def step(self, name: str) -> None:
+        """Say which step of the run begins."""
+        if self._bar is not None:
+            self._bar.update(self._task, total=None, counts=name, refresh=True)
+            return
+        self._line = f"{self.title}: {name}"
+        self._print_line()
+
     def update(
         self,
         sent: int,

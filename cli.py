@@ -1,0 +1,192 @@
+"""The door: every command of `./heliograph` except setup and test, which the launcher does itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from economics.commands import cost, link_budget
+
+ROOT = Path(__file__).resolve().parent
+DEMO = ROOT / "experiments" / "demo.yaml"
+
+#: Exit codes beside 0 (done; verdicts may be degraded) and 1 (failed).
+BAD_INPUT, INVALID, INTERRUPTED = 2, 3, 130
+
+app = typer.Typer(
+    name="heliograph",
+    help="What the network does to the time to first token of disaggregated LLM serving, with real packets.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("cost")(cost)
+app.command("link-budget")(link_budget)
+
+ExperimentFile = Annotated[Path, typer.Argument(help="experiment file (YAML)", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="path.to.key=value", help="override a key of the file; list items by index"),
+]
+Seed = Annotated[int | None, typer.Option(help="run with this seed instead of the file's")]
+ArtifactDir = Annotated[
+    Path | None, typer.Option(help="where to write the artifacts (new or empty; default results/runs/TIME-NAME)")
+]
+
+
+@app.command()
+def demo(artifact_dir: ArtifactDir = None) -> None:
+    """Circuits against ECMP with the same arrivals: runs experiments/demo.yaml, prints the table, writes the report."""
+    _run(DEMO, [], None, artifact_dir, dry_run=False)
+
+
+@app.command()
+def run(
+    experiment: ExperimentFile,
+    overrides: Overrides = None,
+    seed: Seed = None,
+    artifact_dir: ArtifactDir = None,
+    dry_run: Annotated[bool, typer.Option(help="check the file and say what would run; needs no root")] = False,
+) -> None:
+    """Run an experiment with real packets (root)."""
+    _run(experiment, overrides or [], seed, artifact_dir, dry_run=dry_run)
+
+
+@app.command()
+def doctor() -> None:
+    """What this machine can do, what is missing, and the remedy; exit 1 if it cannot run an experiment."""
+    from rich.console import Console
+
+    from emulation.preflight import can_run, capabilities, doctor_table
+
+    found = capabilities()
+    Console().print(doctor_table(found))
+    raise typer.Exit(0 if can_run(found) else 1)
+
+
+@app.command()
+def clean() -> None:
+    """Remove exactly what dead runs of ours left behind (root)."""
+    from emulation.ledger import LedgerError, dead_runs
+    from emulation.ledger import clean as clean_run
+
+    _need_root("clean removes namespaces and processes")
+    found = dead_runs()
+    if not found:
+        typer.echo("nothing to remove: no dead run left anything behind")
+    for directory in found:
+        try:
+            for line in clean_run(directory):
+                typer.echo(f"removed {line}")
+        except LedgerError as error:
+            _fail(str(error))
+
+
+@app.command()
+def report(run_directory: Annotated[Path, typer.Argument(help="directory of a run")]) -> None:
+    """Write report.html again, from the artifacts alone."""
+    from results.artifacts import ArtifactError
+    from results.report import write_report
+
+    try:
+        typer.echo(write_report(run_directory))
+    except ArtifactError as error:
+        _fail(str(error), BAD_INPUT)
+
+
+@app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(help="directory of a run")],
+    second: Annotated[Path, typer.Argument(help="directory of another")],
+    different_arrivals: Annotated[
+        bool, typer.Option(help="compare although the two runs did not see the same arrivals")
+    ] = False,
+) -> None:
+    """Two runs side by side, from their artifacts alone."""
+    from rich.console import Console
+
+    from results.artifacts import ArtifactError
+    from results.compare import compare as compare_runs
+
+    try:
+        Console().print(compare_runs(first, second, allow_different_arrivals=different_arrivals))
+    except ArtifactError as error:
+        _fail(str(error), BAD_INPUT)
+
+
+def _run(path: Path, overrides: list[str], seed: int | None, artifact_dir: Path | None, *, dry_run: bool) -> None:
+    from experiments.spec import SpecError, load
+    from workloads.traces.trace import TraceError
+
+    try:
+        experiment = load(path, overrides, seed)
+        arrivals = {seed: experiment.arrivals(seed) for seed in experiment.seeds}
+    except (SpecError, TraceError) as error:
+        _fail(str(error), BAD_INPUT)
+    empty = [seed for seed, found in arrivals.items() if not any(not r.warmup for r in found.requests)]
+    if empty:
+        _fail(
+            f"{path}: no request falls into the measured window of seed {empty[0]}; make workload.window_s longer, "
+            "raise the tenants' load, or move offset_s of a trace",
+            BAD_INPUT,
+        )
+    if dry_run:
+        typer.echo(experiment.dump())
+        for found in arrivals.values():
+            for report_ in found.reports:
+                typer.echo("\n".join(report_.lines()))
+        return
+    _need_root("a run makes network namespaces")
+
+    from rich.console import Console
+
+    from emulation.experiment_run import Interrupted, run_experiment
+    from emulation.fabric_run import RunFailed
+    from emulation.ledger import LedgerError
+    from emulation.netns import NamespaceError
+    from emulation.ovs import OpenVSwitchError
+    from emulation.preflight import can_run, capabilities, choose_datapath, doctor_table
+    from emulation.testbed import TestbedError
+    from results.artifacts import ArtifactError, RunDirectory
+    from results.table import print_summary
+
+    console = Console(highlight=False)
+    found_capabilities = capabilities()
+    if not can_run(found_capabilities):
+        console.print(doctor_table(found_capabilities))
+        _fail("this machine cannot run an experiment: see the table for what is missing and the remedy")
+    try:
+        directory = RunDirectory.create(experiment.name, artifact_dir=artifact_dir)
+    except ArtifactError as error:
+        _fail(str(error), BAD_INPUT)
+    try:
+        summary = run_experiment(experiment, directory, datapath=choose_datapath(), argv=sys.argv, console=console)
+    except Interrupted as error:
+        _fail(
+            f"{error}: everything the run had made is removed; what was measured is in {directory.path}",
+            128 + error.number,
+        )
+    except (RunFailed, LedgerError, NamespaceError, OpenVSwitchError, TestbedError, ArtifactError) as error:
+        _fail(f"{error}\neverything the run had made is removed")
+    print_summary(summary)
+    console.print(f"report: {directory.path / 'report.html'}", soft_wrap=True)
+    if any(entry.verdict == "invalid" for entry in summary.runs):
+        raise typer.Exit(INVALID)
+
+
+def _need_root(why: str) -> None:
+    if os.geteuid():
+        _fail(f"{why}: run it with sudo")
+
+
+def _fail(message: str, code: int = 1) -> NoReturn:
+    typer.echo(f"heliograph: {message}", err=True)
+    raise typer.Exit(code)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,129 @@
+"""Every fabric and seed of an experiment, one after the other, into one run directory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from types import FrameType
+
+import yaml
+from rich.console import Console
+
+from emulation.fabric_plan import FabricPlan
+from emulation.fabric_run import FabricResult, FabricRun
+from emulation.ledger import RunLedger, clean, dead_runs
+from experiments.spec import Experiment
+from results.artifacts import RunDirectory, provenance
+from results.metrics import summarise
+from results.progress import ProgressView
+from results.report import write_report
+from results.summary import RunSummary, Summary
+from topologies.wiring import COMMON_SYSCTLS
+from workloads.request import Request
+
+
+class Interrupted(KeyboardInterrupt):
+    """SIGINT or SIGTERM reached the run; `number` is the signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"interrupted by {signal.Signals(number).name}")
+        self.number = number
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM and SIGINT raise Interrupted once; during the tear-down that follows they are ignored."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for again in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(again, signal.SIG_IGN)
+        raise Interrupted(number)
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_experiment(
+    experiment: Experiment, run_directory: RunDirectory, *, datapath: str, argv: Sequence[str], console: Console
+) -> Summary:
+    """Run every fabric with every seed; `summary.json` is whole after each of them.
+
+    Raises AnotherRun while another run is alive, RunFailed where a fabric could not be measured at all. Whatever was
+    made is removed first.
+    """
+    run_id = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{os.getpid()}"
+    traces = [Path(tenant.path) for tenant in experiment.workload.tenants if tenant.path]
+    runs: list[RunSummary] = []
+    with interruptible(), RunLedger.open(run_id) as ledger:
+        for dead in dead_runs():
+            console.print(f"a dead run had left {len(clean(dead))} things behind: removed", highlight=False)
+        run_directory.write_config(yaml.safe_load(experiment.dump()))
+        run_directory.write_provenance(
+            provenance(
+                argv=argv, seeds=experiment.seeds, datapath=datapath, traces=traces, sysctls=dict(COMMON_SYSCTLS)
+            )
+        )
+        for seed in experiment.seeds:
+            arrivals = experiment.arrivals(seed)
+            for report in arrivals.reports:
+                for line in report.lines():
+                    console.print(line, highlight=False, markup=False)
+            for fabric in experiment.fabrics:
+                plan = FabricPlan(experiment, fabric, seed, tuple(arrivals.requests))
+                result = _run_fabric(plan, ledger, run_directory, datapath, console)
+                runs.append(_summary(plan, result, arrivals.requests))
+                run_directory.write_summary(runs)
+    summary = run_directory.summary()
+    write_report(run_directory.path)
+    return summary
+
+
+def _run_fabric(
+    plan: FabricPlan, ledger: RunLedger, run_directory: RunDirectory, datapath: str, console: Console
+) -> FabricResult:
+    name, seed = plan.fabric.name, plan.seed
+    title = name if len(plan.experiment.seeds) == 1 else f"{name}, seed {seed}"
+    with ProgressView(title, console=console) as view:
+        run = FabricRun(
+            plan,
+            ledger,
+            datapath,
+            report=view.step,
+            progress=view.update,
+            keep_logs=run_directory.fabric_path(name, seed),
+        )
+        result = run.run()
+    frames = result.frames
+    for table, frame in (("requests", frames.requests), ("transfers", frames.transfers), ("links", result.links)):
+        run_directory.write_table(name, seed, table, frame)
+    run_directory.write_table(name, seed, "circuits", frames.circuits)
+    run_directory.write_fidelity(name, seed, result.fidelity | {"timings_s": result.timings_s})
+    timings = ", ".join(f"{step} {seconds:.1f} s" for step, seconds in result.timings_s.items())
+    console.print(f"{title}: {result.fidelity['verdict']} ({timings})", highlight=False, markup=False)
+    if result.failure:
+        console.print(f"{title}: ended early: {result.failure}", highlight=False, markup=False)
+    return result
+
+
+def _summary(plan: FabricPlan, result: FabricResult, requests: Sequence[Request]) -> RunSummary:
+    experiment = plan.experiment
+    return summarise(
+        result.frames.requests,
+        result.frames.circuits,
+        name=plan.fabric.name,
+        fabric=plan.fabric.kind,
+        seed=plan.seed,
+        substrate="emulation",
+        prefill_duration_s=experiment.timing.duration_s,
+        ttft_multiple=experiment.slo.ttft_multiple,
+        verdict=result.fidelity["verdict"],
+        reasons=result.fidelity["reasons"],
+    )

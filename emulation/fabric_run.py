@@ -1,0 +1,284 @@
+"""One fabric and one seed with real packets: build, connect, probe, run, drain, collect, tear down.
+
+1. build      namespaces, links and circuit switches; the controller and the agents start while they are made
+2. connect    KV connections that are kept are opened, over circuits in rounds of permutations
+3. probe      every kind of path carries its rate, or the run ends here
+4. run        the clock starts; the gateway replays the arrivals until all are accounted for, or the drain is over
+5. collect    records, the controller's log, counters; qdiscs are read back
+6. tear down  everything the run made is removed, whatever happened before
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from emulation.controller_process import NORTHBOUND_PORT, ControllerError, ControllerProcess
+from emulation.evidence import gather
+from emulation.fabric_plan import FabricPlan, rounds
+from emulation.fidelity import Evidence, judge
+from emulation.fleet import Fleet, FleetError, Message
+from emulation.ledger import RunLedger
+from emulation.machine import MachineUse, MachineWatch
+from emulation.paths import PathProbe, ecmp_ports
+from emulation.testbed import Testbed, TestbedError
+from results.merge import Frames, merge
+from results.schema import LINKS
+
+READY_TIMEOUT_S = 20.0
+CONNECT_TIMEOUT_S = 10.0
+#: From the last word before the clock to its zero: every agent has armed its first timer by then.
+COUNTDOWN_S = 0.3
+#: Steps of a switch that are not tau itself.
+EXCESS_STEPS = ("remove", "barrier", "purge", "install", "barrier2", "purge2")
+
+
+class RunFailed(RuntimeError):
+    """A run that could not go on: says at which step, and why."""
+
+
+@dataclass
+class FabricResult:
+    """What came out; `failure` tells why a run ended early (its tables then hold what was reached)."""
+
+    frames: Frames
+    links: pd.DataFrame
+    fidelity: dict[str, Any]
+    failure: str | None
+    timings_s: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class FabricRun:
+    """Runs a plan on this machine.
+
+    `report(message)` says which step begins; `progress` is called twice a second while the clock runs with sent, done,
+    failed, transfers in flight, circuits in flight, elapsed and total run-clock seconds.
+    """
+
+    plan: FabricPlan
+    ledger: RunLedger
+    datapath: str
+    report: Callable[[str], None]
+    progress: Callable[[int, int, int, int, int, float, float], None]
+    keep_logs: Path
+
+    def run(self) -> FabricResult:
+        """Run it. Raises RunFailed where nothing was measured; KeyboardInterrupt passes after everything is removed."""
+        self._scratch = self.ledger.subdirectory(f"{self.plan.fabric.name}-{self.plan.seed}"[:40])
+        self._timings: dict[str, float] = {}
+        self._cluster = self.plan.cluster()
+        self._testbed = Testbed(self._cluster, self.ledger, self.datapath)
+        self._fleet: Fleet | None = None
+        self._controller: ControllerProcess | None = None
+        self._started = False
+        try:
+            failure: str | None = None
+            try:
+                self._step("build", self._build)
+                self._step("connect", self._connect)
+                self._step("run", self._run)
+            except (FleetError, ControllerError, TestbedError, OSError) as error:
+                if not self._started:
+                    raise RunFailed(f"fabric {self.plan.fabric.name}: {error}") from error
+                failure = str(error)
+            return self._collect(failure)
+        finally:
+            self._tear_down()
+
+    # -- 1: build -------------------------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        self._testbed.build(controller_listens=False)
+        self._start_processes()
+        assert self._controller is not None
+        assert self._fleet is not None
+        self._controller.wait_listening()
+        self._testbed.connect_controller()
+        self._controller.wait_ready()
+        self._fleet.wait_each("ready", self._fleet.names, timeout_s=READY_TIMEOUT_S, what="agents start")
+
+    def _start_processes(self) -> None:
+        """The controller and the agents; the slow starts overlap."""
+        testbed, cluster = self._testbed, self._cluster
+        log = self._scratch / "controller.jsonl"
+        unixctl = testbed.unixctl if self.plan.fabric.kind == "ocs" else None
+        self._controller = ControllerProcess(
+            self.plan.controller(cluster, unixctl=unixctl, log=log),
+            namespace=testbed.namespace("ctl"),
+            host=cluster.controller_ip,
+            directory=self._scratch,
+        )
+        openflow_host = testbed.openflow_address if self.plan.fabric.kind == "ocs" else "127.0.0.1"
+        self._controller.start(self.ledger, openflow_host)
+        requests_file = self._scratch / "requests.jsonl"
+        requests_file.write_text("".join(json.dumps(asdict(request)) + "\n" for request in self.plan.requests))
+        names = [instance.name for instance in cluster.instances]
+        self._fleet = Fleet(
+            self.plan.agents(
+                cluster,
+                namespaces={name: testbed.namespace(name) for name in [*names, "gw"]},
+                controller=(cluster.controller_ip, NORTHBOUND_PORT),
+                ecmp_ports=ecmp_ports(self.plan, cluster, testbed),
+                requests_file=requests_file,
+            ),
+            log=self._scratch / "agents.out",
+        )
+        self._fleet.start(self.ledger)
+
+    # -- 2 and 3: connect and probe ---------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        assert self._controller is not None
+        assert self._fleet is not None
+        self._probe = PathProbe(self.plan, self._cluster, self._testbed)
+        if self.plan.fabric.kind == "none":
+            return
+        for pairs in rounds(self.plan.reachable(self._cluster)):
+            if self.plan.fabric.kind == "ocs":
+                self._controller.lay_circuits(pairs)
+            if self.plan.keeps_connections:
+                self._open(pairs)
+            if self.plan.fabric.kind == "ocs":
+                self._probe.pairs(pairs)
+        if self.plan.fabric.kind == "eps":
+            self._probe.packet_paths()
+        if wrong := self._probe.wrong():
+            raise TestbedError("; ".join(wrong))
+
+    def _open(self, pairs: dict[str, str]) -> None:
+        """Have the agents open their kept KV connections for one round."""
+        assert self._fleet is not None
+        for prefill, decode in pairs.items():
+            self._fleet.send(prefill, {"type": "connect", "decode": decode})
+        answers = self._fleet.wait_each("connected", list(pairs), timeout_s=CONNECT_TIMEOUT_S, what="KV connections")
+        for answer in answers:
+            if not answer["ok"]:
+                raise FleetError(f"{answer['agent']} could not connect to {answer['decode']}: {answer['error']}")
+
+    def _calibrated_excess_s(self) -> float:
+        """Wall seconds that a switch takes beyond tau: the median over the circuits laid while connecting."""
+        assert self._controller is not None
+        steps = [event["steps_s"] for event in self._controller.events() if event.get("event") == "setup"]
+        if not steps:
+            return 0.0
+        return statistics.median(sum(step.get(name, 0.0) for name in EXCESS_STEPS) for step in steps)
+
+    # -- 4: run -----------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        assert self._controller is not None
+        assert self._fleet is not None
+        fleet, scale = self._fleet, self.plan.scale
+        self._excess_s = self._calibrated_excess_s()
+        t0_s = time.monotonic() + COUNTDOWN_S
+        self._controller.start_clock(t0_s, scale.real_s(self._excess_s))
+        fleet.broadcast({"type": "start", "t0_monotonic_s": t0_s})
+        self._started = True
+        workload = self.plan.experiment.workload
+        total_s = workload.warmup_s + workload.window_s
+        last_s = max((request.arrival_s for request in self.plan.requests), default=0.0)
+        limit_s = scale.wall_s(last_s + self.plan.agents_drain_s) + 10.0
+        with MachineWatch(self._watched()) as watch:
+            try:
+                fleet.wait(
+                    lambda message: message.get("type") == "bye" and message.get("agent") == "gw",
+                    timeout_s=limit_s,
+                    what="replay",
+                    tick=lambda: self._tick(scale.real_s(time.monotonic() - t0_s), total_s),
+                    tick_s=0.5,
+                )
+            finally:
+                self._errors = list(fleet.errors)  # later ones only tell that the others have gone
+        self._machine: MachineUse | None = watch.use()
+
+    def _watched(self) -> dict[str, int]:
+        pids = {} if self._testbed.ovs is None else dict(self._testbed.ovs.pids())
+        assert self._controller is not None
+        return pids | ({"controller": self._controller.pid} if self._controller.pid else {})
+
+    def _tick(self, elapsed_s: float, total_s: float) -> None:
+        assert self._controller is not None
+        assert self._fleet is not None
+        if not self._controller.alive():
+            raise ControllerError("the controller died while the clock ran")
+        if self._testbed.ovs is not None:
+            self._testbed.ovs.check_alive()
+        last: Message = self._fleet.progress.get("gw", {})
+        moving = sum(m.get("transfers", 0) for name, m in self._fleet.progress.items() if name != "gw")
+        circuits = sum(m.get("circuits", 0) for name, m in self._fleet.progress.items() if name != "gw")
+        self.progress(
+            last.get("sent", 0), last.get("done", 0), last.get("failed", 0), moving, circuits, elapsed_s, total_s
+        )
+
+    # -- 5 and 6: collect and tear down -------------------------------------------------------------------------------
+
+    def _collect(self, failure: str | None) -> FabricResult:
+        assert self._controller is not None
+        assert self._fleet is not None
+        self._fleet.stop()
+        rows: list[dict[str, Any]] = []
+        faults = [] if failure is None else [failure]
+        try:
+            rows = self._testbed.counters()
+            self._testbed.verify()
+        except Exception as error:  # whatever broke the network must not cost the records
+            faults.append(f"after the run: {error}")
+        self._controller.stop()
+        events = list(self._controller.events())
+        frames = merge(
+            self._fleet.records,
+            events,
+            [asdict(request) for request in self.plan.requests],
+            kind=self.plan.fabric.kind,
+            rate_scale=self.plan.scale.rate_scale,
+            ranks=None if self.plan.fabric.kind == "none" else self.plan.experiment.cluster.gpus_per_instance,
+        )
+        evidence: Evidence = gather(
+            self.plan,
+            datapath=self.datapath if self.plan.fabric.kind == "ocs" else "none",
+            frames=frames,
+            records=self._fleet.records,
+            errors=getattr(self, "_errors", self._fleet.errors),
+            controller_events=events,
+            links=rows,
+            probe=self._probe,
+            excess_s=getattr(self, "_excess_s", None),
+            machine=getattr(self, "_machine", None),
+            faults=faults,
+        )
+        return FabricResult(frames, LINKS.frame(rows), judge(evidence), failure, self._timings)
+
+    def _tear_down(self) -> None:
+        began_s = time.monotonic()
+        if self._fleet is not None:
+            self._fleet.kill()
+        if self._controller is not None:
+            self._controller.stop()
+        self._testbed.close()
+        self._keep_logs()
+        self.ledger.remove()
+        self._timings["teardown"] = time.monotonic() - began_s
+
+    def _keep_logs(self) -> None:
+        """The controller's log is an artifact; what processes printed is kept where they printed anything."""
+        for name in ("controller.jsonl", "controller.out", "agents.out"):
+            source = self._scratch / name
+            if source.is_file() and source.stat().st_size:
+                shutil.copyfile(source, self.keep_logs / name)
+
+    def _step(self, name: str, work: Callable[[], None]) -> None:
+        self.report(name)
+        began_s = time.monotonic()
+        try:
+            work()
+        finally:
+            self._timings[name] = time.monotonic() - began_s
