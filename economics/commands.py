@@ -78,7 +78,7 @@ def cost(
         out = terminal.console()
         for each in books:
             mine = [row for row in rows if row.book == each.name]
-            out.print(tables.cost_table(each, mine, whole_switches))
+            out.print(tables.cost_table(each, mine))
         if per_port:
             out.print(tables.change_table(rows, per_port))
         terminal.print_notes(out, tables.cost_notes(books, fabrics, rows, basis))

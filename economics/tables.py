@@ -4,55 +4,75 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
 from economics.bill import CircuitFabric, Fabric
-from economics.cost import EPS_2TO1, Basis, CostRow, Range
+from economics.cost import Basis, CostRow, Range
 from economics.link_budget import LinkBudget, Path
 from economics.price_book import PriceBook, Quote
 from economics.requirements import Requirement, limit, margin_verdict
 
 
+def _with_bounds(figure: Range, value: Callable[[float], str]) -> str:
+    """The figure, and under it its bounds when it is inferred."""
+    bounds = f"\n{value(figure.low)}..{value(figure.high)}" if figure.inferred else ""
+    return value(figure.value) + bounds
+
+
 def dollars(figure: Range) -> str:
     """USD, rounded to whole dollars."""
-    return f"{figure.value:,.0f}" + (f" [{figure.low:,.0f}..{figure.high:,.0f}]" if figure.inferred else "")
-
-
-def ratio(figure: Range) -> str:
-    """A ratio to two digits, as the source prints them."""
-    return f"{figure.value:.2f}" + (f" [{figure.low:.2f}..{figure.high:.2f}]" if figure.inferred else "")
+    return _with_bounds(figure, lambda usd: f"{usd:,.0f}")
 
 
 def million(figure: Range) -> str:
     """USD in millions."""
-    bounds = f" [{figure.low / 1e6:.2f}..{figure.high / 1e6:.2f}]" if figure.inferred else ""
-    return f"{figure.value / 1e6:.2f}{bounds}"
+    digits = 2 if figure.high < 10e6 else 1
+    return _with_bounds(figure, lambda usd: f"{usd / 1e6:,.{digits}f}")
 
 
-def cost_table(book: PriceBook, rows: Sequence[CostRow], whole_switches: bool) -> Table:
-    """Rows of one book."""
-    flag = ", inferred [low..high]" if book.inferred() else ""
-    table = Table(title=f"Price book {escape(book.name)}: {escape(book.about)}", title_justify="left")
-    table.add_column("GPUs", justify="right")
-    table.add_column("fabric")
-    table.add_column("tiers", justify="right")
-    if whole_switches:
-        table.add_column("switches", justify="right")
-    table.add_column(f"USD per GPU{flag}", justify="right")
-    table.add_column(f"total, million USD{flag}", justify="right")
-    table.add_column(f"cost / EPS 2:1{flag}", justify="right")
-    table.add_column(f"cost / EPS 3:1{flag}", justify="right")
-    table.add_column("W per GPU", justify="right")
-    table.add_column("total kW", justify="right")
-    for index, row in enumerate(rows):
-        last_of_size = index + 1 == len(rows) or rows[index + 1].gpus != row.gpus
-        cells = [f"{row.gpus:,}", row.label, str(row.tiers)]
-        if whole_switches:
-            cells.append(str(row.switches if row.switches is not None else row.ocs_switches))
-        cells += [dollars(row.cost_usd_per_gpu), million(row.cost_usd), ratio(row.ratio_to_eps_2to1)]
-        cells += [ratio(row.ratio_to_eps_3to1), f"{row.power_w_per_gpu:.2f}", f"{row.power_w / 1e3:,.2f}"]
-        table.add_row(*cells, end_section=last_of_size)
+def ratio(figure: Range) -> str:
+    """A ratio to two digits, as the source prints them."""
+    return _with_bounds(figure, lambda plain: f"{plain:.2f}")
+
+
+def _figures(title: str, *headers: str, text_columns: int = 1) -> Table:
+    """A table of figures that fits 80 columns: words to the left, figures to the right, nothing cut."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    for index, header in enumerate(headers):
+        table.add_column(header, justify="left" if index < text_columns else "right", overflow="fold")
+    return table
+
+
+def cost_table(book: PriceBook, rows: Sequence[CostRow]) -> Table:
+    """Rows of one book, in a section for each size."""
+    flag = "\ninferred" if book.inferred() else ""
+    table = _figures(
+        f"Price book {escape(book.name)}: {escape(book.about)}",
+        "fabric",
+        f"USD\nper GPU{flag}",
+        f"total,\nmillion USD{flag}",
+        f"cost /\nEPS 2:1{flag}",
+        f"cost /\nEPS 3:1{flag}",
+        "W per\nGPU",
+        "total\nkW",
+    )
+    size_gpus = None
+    for row in rows:
+        if row.gpus != size_gpus:
+            size_gpus = row.gpus
+            table.add_section()
+            table.add_row(f"[bold]{size_gpus:,} GPUs[/bold]")
+        table.add_row(
+            row.label,
+            dollars(row.cost_usd_per_gpu),
+            million(row.cost_usd),
+            ratio(row.ratio_to_eps_2to1),
+            ratio(row.ratio_to_eps_3to1),
+            f"{row.power_w_per_gpu:.2f}",
+            f"{row.power_w / 1e3:,.2f}",
+        )
     return table
 
 
@@ -74,7 +94,7 @@ def cost_notes(
     for book in books:
         if book.inferred():
             figures = "; ".join(quoted(key, quote) for key, quote in book.inferred().items())
-            notes.append(f"Book {book.name}: {figures}. Figures in brackets are the extremes over these bounds.")
+            notes.append(f"Book {book.name}: {figures}. Under an inferred figure stand its extremes over these bounds.")
     left_out = sorted({part for row in rows for part in row.power_leaves_out})
     if left_out:
         notes.append(f"Power leaves out, for want of a figure in the book: {', '.join(left_out)}.")
@@ -86,6 +106,10 @@ def cost_notes(
             f"position of every {first.gpus_per_node}-GPU node. FR4 at one port per pair takes {first.gpus_per_node} "
             f"planes; each more port per GPU takes {first.gpus_per_node} more."
         )
+    tiers = {row.gpus: row.tiers for row in rows if row.fabric.startswith("eps")}
+    if tiers:
+        each = ", ".join(f"{count} at {gpus:,} GPUs" for gpus, count in tiers.items())
+        notes.append(f"EPS tiers, the fewest of 51.2T switches (128 x 400G): {each}.")
     single = sorted({row.gpus for row in rows if row.fabric.startswith("eps") and row.tiers == 1})
     if single:
         sizes = ", ".join(f"{gpus:,}" for gpus in single)
@@ -103,27 +127,31 @@ def cost_notes(
 
 
 def change_table(rows: Sequence[CostRow], per_port: Sequence[CostRow]) -> Table:
-    """What counting whole switches changes in cost / EPS 2:1."""
-    table = Table(title="What whole switches change in cost / EPS 2:1", title_justify="left")
-    table.add_column("book")
-    table.add_column("GPUs", justify="right")
-    table.add_column("fabric")
-    for header in ("per port", "whole switches", "change"):
-        table.add_column(header, justify="right")
+    """What counting whole switches changes in cost / EPS 2:1, and how many boxes there are."""
+    table = _figures(
+        "What whole switches change in cost / EPS 2:1",
+        "book",
+        "GPUs",
+        "fabric",
+        "boxes",
+        "per port",
+        "whole\nswitches",
+        "change",
+        text_columns=3,
+    )
     for whole, port in zip(rows, per_port, strict=True):
         before, after = port.ratio_to_eps_2to1, whole.ratio_to_eps_2to1
-        if whole.fabric == EPS_2TO1.key:
-            continue
-        change = f"{after.value / before.value - 1:+.1%}" + (" inferred" if after.inferred else "")
-        table.add_row(whole.book, f"{whole.gpus:,}", whole.label, ratio(before), ratio(after), change)
+        boxes = whole.switches if whole.switches is not None else whole.ocs_switches
+        change = f"{after.value / before.value - 1:+.1%}" + ("\ninferred" if after.inferred else "")
+        table.add_row(
+            escape(whole.book), f"{whole.gpus:,}", whole.label, f"{boxes:,}", ratio(before), ratio(after), change
+        )
     return table
 
 
 def path_table(path: Path, ocs: str) -> Table:
     """Where the light is lost."""
-    table = Table(title="Path, per lane", title_justify="left")
-    table.add_column("part")
-    table.add_column("loss, dB", justify="right")
+    table = _figures("Path, per lane", "part", "loss, dB")
     names = {
         "connectors": f"{path.connectors} connectors x {path.connector_loss_db:g} dB",
         "fibre": f"{path.fibre_m:g} m of fibre x {path.fibre_loss_db_per_km:g} dB/km",
@@ -140,10 +168,7 @@ def path_table(path: Path, ocs: str) -> Table:
 
 def budget_table(budgets: Sequence[LinkBudget]) -> Table:
     """One column per optics."""
-    table = Table(title="Link budget, per lane", title_justify="left")
-    table.add_column("")
-    for budget in budgets:
-        table.add_column(budget.optics, justify="right")
+    table = _figures("Link budget, per lane", "", *(budget.optics for budget in budgets))
     wanted = f"{budgets[0].wanted_margin_db:g} dB"
     lines: list[tuple[str, Callable[[LinkBudget], str]]] = [
         ("fibre pairs per 400G link", lambda each: str(each.fibre_pairs)),
@@ -168,9 +193,8 @@ def budget_table(budgets: Sequence[LinkBudget]) -> Table:
 
 def requirement_table(rows: Sequence[Requirement]) -> Table:
     """The requirements and who meets them."""
-    table = Table(title="Requirements on the optical layer", title_justify="left")
-    for header in ("requirement", "required", "of", "met", "how"):
-        table.add_column(header)
+    headers = ("requirement", "required", "of", "met", "how")
+    table = _figures("Requirements on the optical layer", *headers, text_columns=len(headers))
     for row in rows:
         table.add_row(row.requirement, f"{row.required:g} {row.unit}", row.subject, "yes" if row.met else "no", row.how)
     return table

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-WIDTH_OF_A_PIPE = 160
+WIDTH_OF_A_PIPE = 100
 
 
 def refused(error: object) -> typer.Exit:

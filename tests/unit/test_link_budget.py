@@ -69,7 +69,7 @@ def test_sensitivity_is_flat_for_a_good_eye_and_falls_with_tdecq_after_1_4_db():
 def test_the_standard_closes_its_own_budget_at_the_lowest_compliant_launch(optics, tdecq_db, loss_db):
     lowest_dbm = optics.launch_min_dbm(tdecq_db)
     margin = margin_db(optics, loss_db, tdecq_db=tdecq_db, launch_oma_dbm=lowest_dbm, with_mpi=True)
-    assert margin == pytest.approx(optics.allocation_db - loss_db, abs=0.1 + 1e-9 if tdecq_db < 1.5 else 1e-9)
+    assert margin == pytest.approx(optics.allocation_db - loss_db, abs=1e-9)
 
 
 paths = st.builds(
