@@ -71,7 +71,8 @@ class Source:
             if last:
                 target[step] = value
             elif isinstance(target, dict) and target.get(part) is None:
-                target = target[part] = {}
+                target[part] = {}
+                target = target[part]
             else:
                 target = target[step]
         # What an earlier override put below this path is gone with it.
