@@ -51,6 +51,7 @@ class Zygote:
         self._selector = selectors.DefaultSelector()
         self._commands = LineSplitter()
         self._kill_at_s: float | None = None
+        self._mute_at_s = float("inf")  # told to end: from here on lines that nobody reads are dropped
         self._failed = False
         self._wake_read, self._wake_write = os.pipe()
 
@@ -157,7 +158,7 @@ class Zygote:
 
     def _end(self) -> None:
         if self._kill_at_s is None:
-            self._kill_at_s = time.monotonic() + KILL_AFTER_S
+            self._kill_at_s = self._mute_at_s = time.monotonic() + KILL_AFTER_S
             for pid in self._children:
                 os.kill(pid, signal.SIGTERM)
 
@@ -222,9 +223,10 @@ class Zygote:
         view = memoryview(encode_line(message))
         try:
             while view:
-                if not select.select([], [1], [], STDOUT_POLL_S)[1]:
-                    if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
-                        return  # told to end, and nobody reads
+                muted = time.monotonic() >= self._mute_at_s
+                if not select.select([], [1], [], 0 if muted else STDOUT_POLL_S)[1]:
+                    if muted:
+                        return
                     continue
                 # A pipe that is writable takes this much without blocking.
                 view = view[os.write(1, view[: select.PIPE_BUF]) :]

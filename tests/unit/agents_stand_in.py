@@ -143,6 +143,7 @@ class AgentsUnderTest:
     """A zygote with its agents; `lines` holds everything that came up."""
 
     def __init__(self, config: Json, prefix: list[str] | None = None) -> None:
+        self.config = config
         self.lines: list[Json] = []
         self._rest = b""
         self.process = subprocess.Popen(
