@@ -120,7 +120,7 @@ class FabricShell:
             raise EventError(f"pairs: {dict(pairs)} names a decode instance twice; a port is in at most one circuit")
         if self._keeper is None:
             raise Conflict(f"a fabric of kind {self.config.fabric.kind!r} has no circuits")
-        self._require_setup_phase("circuits are laid by hand")
+        self._require_setup_phase("circuits can be laid by hand")
         self._laying = True
         try:
             self._keeper.lay(pairs)
@@ -132,7 +132,7 @@ class FabricShell:
 
     def start_clock(self, t0_monotonic_s: float, excess_s: float | None) -> None:
         """Run-clock zero is (or will be) at this CLOCK_MONOTONIC time; raises EventError or Conflict."""
-        self._require_setup_phase("the clock starts")
+        self._require_setup_phase("the clock can be started")
         if not -PAST_TOLERANCE_S <= t0_monotonic_s - time.monotonic() <= _LONGEST_COUNTDOWN_S:
             raise EventError(
                 f"t0_monotonic_s is {t0_monotonic_s}; expected a CLOCK_MONOTONIC time near {time.monotonic():.3f}"
@@ -174,7 +174,7 @@ class FabricShell:
 
     def _require_setup_phase(self, what: str) -> None:
         if self.clock is not None:
-            raise Conflict(f"{what} only before the clock starts")
+            raise Conflict(f"{what} only before the clock runs")
         if self._laying:
             raise Conflict(f"{what} after the circuits asked for before are live")
         if not self.ready:

@@ -1,4 +1,4 @@
-"""Ryu without its manager: what the launcher prepares has to be in place before an app is imported; a logged error fails a test."""
+"""Ryu without its manager: what the launcher prepares comes before any app; a logged error fails its test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import scripts.ryu_manager  # noqa: F401  (prepares eventlet for Ryu's WSGI modu
 
 @pytest.fixture(autouse=True)
 def _no_logged_errors(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """A greenlet's exception is only logged: it must not pass unseen. A test that provokes one calls `caplog.clear()`."""
+    """A greenlet's exception is only logged, and must not pass unseen; a test that provokes one clears `caplog`."""
     yield
     errors = [record.getMessage() for record in caplog.get_records("call") if record.levelno >= logging.ERROR]
     assert not errors, errors

@@ -1,4 +1,4 @@
-"""A circuit switch in memory: it takes OpenFlow 1.3 from the wire, keeps a flow table and, like Open vSwitch, a flow cache in front of it.
+"""A circuit switch in memory: OpenFlow 1.3 from the wire, a flow table and, as in Open vSwitch, a cache before it.
 
 Not modelled: groups, more than one table, actions other than output, timeouts; a message that needs them is refused.
 """

@@ -1,4 +1,4 @@
-"""A circuit switch of our own for tests with real packets: one Open vSwitch bridge, its controller, and a namespace for each instance.
+"""A circuit switch for tests with real packets: an Open vSwitch bridge, its controller, a namespace per instance.
 
 Plain `ip` and `ovs-vsctl`, so that the controller is tested without the testbed that normally builds all this.
 """
@@ -74,7 +74,9 @@ class Api:
 class CircuitSwitch:
     """Builds everything on `start` and removes all of it on `stop`."""
 
-    def __init__(self, directory: Path, prefills: Sequence[str], decodes: Sequence[str], fabric: dict[str, Any]) -> None:
+    def __init__(
+        self, directory: Path, prefills: Sequence[str], decodes: Sequence[str], fabric: dict[str, Any]
+    ) -> None:
         self.directory = directory
         self.log = directory / "controller.jsonl"
         self._prefix = f"hg{secrets.token_hex(2)}-"
@@ -176,9 +178,19 @@ class CircuitSwitch:
     def _start_switch(self) -> None:
         directory = self.directory
         self._run("ovsdb-tool", "create", str(directory / "conf.db"), _SCHEMA)
-        quiet = {"env": {**os.environ, "OVS_RUNDIR": str(directory)}, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        quiet = {
+            "env": {**os.environ, "OVS_RUNDIR": str(directory)},
+            "stdout": subprocess.DEVNULL,
+            "stderr": subprocess.DEVNULL,
+        }
         socket_path = directory / "db.sock"
-        self.spawn("ovsdb-server", f"{directory}/conf.db", f"--remote=punix:{socket_path}", f"--unixctl={directory}/db.ctl", **quiet)
+        self.spawn(
+            "ovsdb-server",
+            f"{directory}/conf.db",
+            f"--remote=punix:{socket_path}",
+            f"--unixctl={directory}/db.ctl",
+            **quiet,
+        )
         _until(lambda: _listens(socket_path), "ovsdb-server's socket")
         self.vsctl("--no-wait", "init", "--", "set", "Open_vSwitch", ".", "other_config:userspace-tso-enable=true")
         self.spawn("ovs-vswitchd", f"unix:{socket_path}", f"--unixctl={directory}/vswitchd.ctl", **quiet)
@@ -204,7 +216,9 @@ class CircuitSwitch:
             if health["ready"]:
                 return
             time.sleep(0.05)
-        raise TimeoutError(f"the plane was not ready in 20 s: {health}\n{(self.directory / 'controller.out').read_text()}")
+        raise TimeoutError(
+            f"the plane was not ready in 20 s: {health}\n{(self.directory / 'controller.out').read_text()}"
+        )
 
     @staticmethod
     def _run(*command: str) -> str:
@@ -227,4 +241,7 @@ def _listens(path: Path) -> bool:
 
 def missing() -> str | None:
     """The first program that these tests need and that is not installed."""
-    return next((name for name in ("ip", "ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl") if not shutil.which(name)), None)
+    return next(
+        (name for name in ("ip", "ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl") if not shutil.which(name)),
+        None,
+    )

@@ -1,7 +1,8 @@
-"""Probe frames for the dark-time test, run as processes of their own: `frame_stream.py send|receive SECONDS PERIOD NAMESPACE:INTERFACE...`.
+"""Probe frames for the dark-time test: `frame_stream.py send|receive SECONDS PERIOD NAMESPACE:INTERFACE...`.
 
-`send` emits one numbered frame from every interface each PERIOD seconds; `receive` writes one record for each frame that an interface
-gets, stamped by the kernel: little-endian `(nanoseconds u64, receiver u16, sender u16, number u32)` on its standard output.
+`send` emits one numbered frame from every interface each PERIOD seconds. `receive` writes one record for each frame
+that an interface gets, stamped by the kernel, on its standard output when it ends: little-endian
+`(nanoseconds u64, receiver u16, sender u16, number u32)`.
 """
 
 import selectors

@@ -40,7 +40,7 @@ def switch(tmp_path: Path) -> Iterator[CircuitSwitch]:
 
 
 class Driver:
-    """Plays two prefill instances: in each round both ask for the decode that the other had, so both pairs switch at once."""
+    """Plays two prefill instances: in each round both ask for the decode that the other had, so both switch at once."""
 
     def __init__(self, switch: CircuitSwitch) -> None:
         self._api: Api = switch.connect()
@@ -120,7 +120,11 @@ def test_frames_see_every_reconfiguration_dark_for_the_delay_and_not_much_longer
     steps = {step: statistics.median(line["steps_s"][step] for line in switches) * 1e3 for step in STEPS}
     figures = {
         "reconfigurations": len(dark_s),
-        "dark_ms": {"min": dark_s[0] * 1e3, "median": statistics.median(dark_s) * 1e3, "p95": dark_s[int(0.95 * len(dark_s))] * 1e3},
+        "dark_ms": {
+            "min": dark_s[0] * 1e3,
+            "median": statistics.median(dark_s) * 1e3,
+            "p95": dark_s[int(0.95 * len(dark_s))] * 1e3,
+        },
         "controller_median_ms": statistics.median(line["dark_s"] for line in switches) * 1e3,
         "steps_median_ms": steps,
     }

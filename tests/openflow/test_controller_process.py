@@ -1,0 +1,194 @@
+"""The controller as a process: how it starts, what it binds, how fast it answers, and how it ends."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EVENTS_PER_S = 250
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+class Controller:
+    """A controller on the loopback address."""
+
+    def __init__(self, directory: Path, document: dict[str, Any] | str | None) -> None:
+        self.log = directory / "controller.jsonl"
+        self.port = free_port()
+        self.openflow_port = free_port()
+        environment = {key: value for key, value in os.environ.items() if key != "HELIOGRAPH_CONTROLLER"}
+        if document is not None:
+            path = directory / "controller.json"
+            path.write_text(document if isinstance(document, str) else json.dumps({**document, "log": str(self.log)}))
+            environment["HELIOGRAPH_CONTROLLER"] = str(path)
+        listen = ("--ofp-listen-host", "127.0.0.1", "--ofp-tcp-listen-port", str(self.openflow_port))
+        listen += ("--wsapi-host", "127.0.0.1", "--wsapi-port", str(self.port))
+        self.process = subprocess.Popen(
+            [sys.executable, "scripts/ryu_manager.py", *listen, "controllers/circuit_app.py"],
+            cwd=ROOT,
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def connect(self) -> http.client.HTTPConnection:
+        deadline_s = time.monotonic() + 10
+        while True:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+            try:
+                connection.connect()
+            except ConnectionRefusedError:
+                assert self.process.poll() is None, self.process.stderr.read()  # type: ignore[union-attr]
+                assert time.monotonic() < deadline_s
+                time.sleep(0.02)
+            else:
+                return connection
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+PACKET_FABRIC = {
+    "fabric": {"kind": "eps", "decode_choice": "least-loaded"},
+    "transfer": "pull",
+    "rate_bytes_per_s": 45e9,
+    "prefills": [f"p{number}" for number in range(4)],
+    "decodes": ["d0", "d1", "d2"],
+}
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[Controller]:
+    controller = Controller(tmp_path, PACKET_FABRIC)
+    try:
+        yield controller
+    finally:
+        controller.stop()
+
+
+def post(connection: http.client.HTTPConnection, path: str, **body: Any) -> dict[str, Any]:
+    connection.request("POST", path, json.dumps(body))
+    response = connection.getresponse()
+    answer = response.read()
+    assert response.status == 200, answer
+    return dict(json.loads(answer))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_within_a_second_though_streams_are_open(controller: Controller, number: int) -> None:
+    connection = controller.connect()
+    connection.request("GET", "/v1/instances/p0/grants")
+    connection.getresponse().readline()
+    sent_s = time.monotonic()
+    controller.process.send_signal(number)
+    assert controller.process.wait(5) == 0
+    assert time.monotonic() - sent_s < 1
+    last = json.loads(controller.log.read_text().splitlines()[-1])
+    assert (last["event"], last["signal"]) == ("stop", signal.Signals(number).name)
+
+
+def test_it_binds_nothing_but_the_addresses_it_was_given(controller: Controller) -> None:
+    controller.connect()
+    bound = {
+        tuple(connection.laddr)
+        for connection in psutil.Process(controller.process.pid).net_connections()
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert bound == {("127.0.0.1", controller.port), ("127.0.0.1", controller.openflow_port)}
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        (None, "it must name the controller's JSON file"),
+        ("{", "Invalid JSON"),
+        ({**PACKET_FABRIC, "prefills": []}, "prefills: List should have at least 1 item"),
+        ({**PACKET_FABRIC, "colour": "red"}, "colour: Extra inputs are not permitted"),
+        ({**PACKET_FABRIC, "rate_bytes_per_s": 0}, "rate_bytes_per_s: Input should be greater than 0"),
+        ({**PACKET_FABRIC, "fabric": {"kind": "ocs", "reconfiguration_s": 0.025}}, "0 planes"),
+        ({**PACKET_FABRIC, "fabric": {"kind": "eps", "decode_choice": "lucky"}}, "decode_choice 'lucky'"),
+    ],
+)
+def test_a_malformed_configuration_is_one_clear_line_and_exit_code_2(
+    tmp_path: Path, document: dict[str, Any] | str | None, reason: str
+) -> None:
+    controller = Controller(tmp_path, document)
+    try:
+        _, errors = controller.process.communicate(timeout=20)
+    finally:
+        controller.stop()
+    assert controller.process.returncode == 2
+    (line,) = [line for line in errors.splitlines() if line.startswith("heliograph controller: ")]
+    assert reason in line
+    assert "Traceback" not in errors
+
+
+def test_connections_are_kept_and_a_quiet_stream_beats(controller: Controller) -> None:
+    connection = controller.connect()
+    kept = connection.sock
+    for _ in range(3):
+        connection.request("GET", "/v1/health")
+        assert json.loads(connection.getresponse().read())["ready"]
+    assert connection.sock is kept
+    connection.request("GET", "/v1/instances/p0/grants")
+    response = connection.getresponse()
+    assert response.getheader("Transfer-Encoding") == "chunked"
+    beats = []
+    for _ in range(2):
+        assert "heartbeat" in json.loads(response.readline())
+        beats.append(time.monotonic())
+    assert 4.5 < beats[1] - beats[0] < 6
+
+
+def trial(connection: http.client.HTTPConnection, first: int, count: int, t0_s: float) -> list[float]:
+    """Latencies of `count` events at a fixed rate; the four events of a request in turn."""
+    latencies_s = []
+    begin_s = time.monotonic()
+    for number in range(count):
+        time.sleep(max(0.0, begin_s + number / EVENTS_PER_S - time.monotonic()))
+        request, event = f"r{(first + number) // 4}", number % 4
+        at_s = time.monotonic() - t0_s
+        path = ("admitted", "prefill-started", "last-chunk-started", "transfer-done")[event]
+        predicted: dict[str, Any] = {"predicted_end_s": at_s}
+        admitted = {"prefill": "p0", "tenant": "t", "session": "", "migrates": True, "predicted_prefill_s": 0.1}
+        admitted |= {"head_bytes": 1000, "tail_bytes": 10, "layer_bytes": 1}
+        body = (admitted, predicted, predicted, {"part": "all"})[event]
+        sent_s = time.monotonic()
+        post(connection, f"/v1/requests/{request}/{path}", at_s=at_s, **body)
+        latencies_s.append(time.monotonic() - sent_s)
+    return sorted(latencies_s)
+
+
+def test_it_answers_250_events_a_second_within_milliseconds(controller: Controller) -> None:
+    connection = controller.connect()
+    t0_s = time.monotonic()
+    post(connection, "/v1/clock", t0_monotonic_s=t0_s)
+    p50_ms, p99_ms = float("inf"), float("inf")
+    for number in range(3):  # the machine may be busy with others: the best of three
+        latencies_s = trial(connection, number * 500, 500, t0_s)
+        p50_ms = min(p50_ms, statistics.median(latencies_s) * 1e3)
+        p99_ms = min(p99_ms, latencies_s[int(0.99 * len(latencies_s))] * 1e3)
+        if p50_ms <= 5 and p99_ms <= 25:
+            break
+    print(f"northbound at {EVENTS_PER_S} events/s: p50 {p50_ms:.2f} ms, p99 {p99_ms:.2f} ms")
+    assert p50_ms <= 5
+    assert p99_ms <= 25
