@@ -41,7 +41,9 @@ def _figures(title: str, *headers: str, text_columns: int = 1) -> Table:
     """A table of figures that fits 80 columns: words to the left, figures to the right, nothing cut."""
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     for index, header in enumerate(headers):
-        table.add_column(header, justify="left" if index < text_columns else "right", overflow="fold")
+        words = index < text_columns
+        # Words may wrap; a figure broken over two lines would be read as two.
+        table.add_column(header, justify="left" if words else "right", overflow="fold", no_wrap=not words)
     return table
 
 

@@ -59,6 +59,7 @@ def test_a_users_own_book_is_read_from_its_path(tmp_path):
         (lambda d: d["prices_usd"]["nic_400g"].update(value="1499"), "prices_usd.nic_400g.value = '1499'"),
         (lambda d: d["prices_usd"]["nic_400g"].update(value=True), "prices_usd.nic_400g.value = True"),
         (lambda d: d["prices_usd"]["nic_400g"].update(value=float("nan")), "prices_usd.nic_400g.value = nan"),
+        (lambda d: d["prices_usd"]["nic_400g"].update(value=float("inf")), "prices_usd.nic_400g.value = inf"),
         (lambda d: d["prices_usd"]["nic_400g"].pop("source"), "prices_usd.nic_400g.source"),
         (lambda d: d["prices_usd"]["nic_400g"].update(source=""), "prices_usd.nic_400g.source = ''"),
         (lambda d: d["prices_usd"].pop("ocs_port"), "prices_usd.ocs_port"),
