@@ -138,11 +138,14 @@ class KvConnection:
         except BlockingIOError:
             return
         except OSError as error:
-            self._lost(f"KV connection from port {self.source_port} broke: {error.strerror}")
-            return
-        self._lost(
-            f"KV connection from port {self.source_port}: {'unexpected data' if piece else 'closed by the peer'}"
-        )
+            reason = f"broke: {error.strerror}"
+        else:
+            reason = "unexpected data" if piece else "closed by the peer"
+        # What was acknowledged before the end has arrived, whenever we would have looked next.
+        if self._poll is not None:
+            self._poll.cancel()
+            self._look_for_acknowledgements()
+        self._lost(f"KV connection from port {self.source_port}: {reason}")
 
     def _write(self) -> None:
         if self.lost_reason is not None:
@@ -161,7 +164,7 @@ class KvConnection:
         except BlockingIOError:
             self._loop.add_writer(self._socket, self._write)
         except OSError as error:
-            self._lost(f"KV connection from port {self.source_port} broke: {error.strerror}")
+            self._lost(f"KV connection from port {self.source_port}: broke: {error.strerror}")
             return
         else:
             self._loop.remove_writer(self._socket)

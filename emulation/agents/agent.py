@@ -25,6 +25,7 @@ class Agent:
         self.name = name
         self.config = config
         self.clock = RunClock(config.time_dilation)
+        self.realtime = False
         self._ended: asyncio.Event
         self._parent: LineLink
         self._tasks: set[asyncio.Task[None]] = set()
@@ -128,7 +129,7 @@ class Agent:
             self._exit_status = 1
             self.end()
         else:
-            self.emit({"type": "ready"})
+            self.emit({"type": "ready", "realtime": self.realtime})
 
     def _on_command(self, message: Message) -> None:
         try:

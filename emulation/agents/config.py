@@ -42,7 +42,8 @@ class TenantConfig:
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
     """What every agent knows. `kv_rate_bytes_per_s` is the real goodput of one KV link; `ecmp_ports[prefill][decode]
-    [rank][uplink]` lists source ports that ECMP maps to that uplink."""
+    [rank][uplink]` lists source ports that ECMP maps to that uplink. `realtime`: agents run before ordinary processes
+    where that is permitted."""
 
     time_dilation: float
     scale: ScaleModel
@@ -64,6 +65,7 @@ class AgentConfig:
     request_port: int
     kv_port: int
     requests: tuple[Request, ...]
+    realtime: bool
 
     @property
     def emulated_rate_bytes_per_s(self) -> float:
@@ -113,6 +115,7 @@ def load_config(raw: Mapping[str, Any]) -> AgentConfig:
             request_port=int(raw["ports"]["request"]),
             kv_port=int(raw["ports"]["kv"]),
             requests=load_requests(Path(raw["requests_file"])),
+            realtime=bool(raw.get("realtime", True)),
         )
     except KeyError as error:
         raise ConfigError(f"the agents' configuration lacks the key {error}") from error

@@ -6,6 +6,7 @@ Linux only. Constants are from linux/prctl.h, linux/sched.h, linux/sockios.h and
 import ctypes
 import fcntl
 import os
+import resource
 import signal
 import socket
 import struct
@@ -52,6 +53,20 @@ def die_with_parent(parent_pid: int) -> None:
 def set_timer_slack() -> None:
     """Let timers expire within a microsecond of their time: the default slack adds 50 us to every one."""
     _check(_libc.prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0), "prctl(PR_SET_TIMERSLACK)")
+
+
+def set_realtime() -> bool:
+    """Run before ordinary processes (SCHED_RR, lowest priority); False where that is not permitted.
+
+    An agent needs little CPU, but at once: on two loaded cores its timers were 4 to 10 ms late (p99) without this and
+    0.6 ms with it. One that spins for two seconds is ended by SIGXCPU, for it would starve the switch.
+    """
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except PermissionError:
+        return False
+    resource.setrlimit(resource.RLIMIT_RTTIME, (2_000_000, 2_000_000))
+    return True
 
 
 def unacknowledged_bytes(connection: socket.socket) -> int:

@@ -21,7 +21,7 @@ from emulation.agents.agent import Agent
 from emulation.agents.config import AgentConfig, ConfigError, InstanceConfig, load_config
 from emulation.agents.decode import DecodeAgent
 from emulation.agents.gateway import GatewayAgent
-from emulation.agents.kernel import die_with_parent, enter_network_namespace, set_timer_slack
+from emulation.agents.kernel import die_with_parent, enter_network_namespace, set_realtime, set_timer_slack
 from emulation.agents.prefill import PrefillAgent
 from emulation.agents.wire import LineSplitter, Message, WireError, encode_line
 
@@ -132,6 +132,7 @@ class Zygote:
             if instance.namespace:
                 enter_network_namespace(instance.namespace)
             agent = KINDS[instance.role](name, self._config)
+            agent.realtime = self._config.realtime and set_realtime()
         except Exception:
             link.sendall(encode_line({"type": "error", "where": "start", "text": traceback.format_exc()}))
             return 1

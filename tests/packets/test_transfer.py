@@ -206,8 +206,10 @@ def test_a_lone_transfer_on_a_kept_connection_takes_bytes_over_goodput(pair: Pai
     held = [done_s - last_s for (_, done_s), (_, last_s) in zip(sent, received, strict=True)]
     expected_s = size_bytes / RATE_BYTES_PER_S
     ratio = median(arrived) / expected_s
-    print(f"median {ratio:.4f} of {expected_s * 1e3:.1f} ms (min {min(arrived) / expected_s:.3f}, max "
-          f"{max(arrived) / expected_s:.3f}); done after the last byte: median {median(held) * 1e3:.2f} ms")
+    print(
+        f"median {ratio:.4f} of {expected_s * 1e3:.1f} ms (min {min(arrived) / expected_s:.3f}, max "
+        f"{max(arrived) / expected_s:.3f}); done after the last byte: median {median(held) * 1e3:.2f} ms"
+    )
     assert 0.97 <= ratio <= 1.02
     # A delayed ACK would hold it for 40 ms.
     assert median(held) < 0.005

@@ -121,7 +121,13 @@ class StandInController:
 
     def _grant(self, request_id: str, prefill: str, part: str) -> None:
         if self._circuits:
-            grant = {"request": request_id, "window": 1, "part": part, "decode": self._placed[request_id], "live_s": 0.0}
+            grant = {
+                "request": request_id,
+                "window": 1,
+                "part": part,
+                "decode": self._placed[request_id],
+                "live_s": 0.0,
+            }
             self._grants.setdefault(prefill, []).append(grant)
             self._changed.notify_all()
 

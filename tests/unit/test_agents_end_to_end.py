@@ -45,7 +45,14 @@ def duration_s(request: Request) -> float:
     return TIMINGS["h100-tp4"].duration_s(request.new_tokens, request.cached_tokens)
 
 
-FABRICS = [("eps", "pull"), ("eps", "layerwise"), ("ocs", "pull"), ("ocs", "layerwise"), ("none", "pull"), ("none", "layerwise")]
+FABRICS = [
+    ("eps", "pull"),
+    ("eps", "layerwise"),
+    ("ocs", "pull"),
+    ("ocs", "layerwise"),
+    ("none", "pull"),
+    ("none", "layerwise"),
+]
 
 
 @pytest.mark.parametrize(("kind", "transfer"), FABRICS)
