@@ -77,6 +77,10 @@ class RunLedger:
         """Append one line; it is with the kernel when this returns, so it outlives a SIGKILL."""
         self._file.write(json.dumps(entry) + "\n")
 
+    def entries(self, kind: str) -> list[Entry]:
+        """What has been listed of a kind ("namespace", "process", "sysctl", "directory"), oldest first."""
+        return [entry for entry in _read(self.directory) if entry["kind"] == kind]
+
     def namespaces(self, names: Sequence[str]) -> None:
         """Announce namespaces, then make them. Raises LedgerError when one exists already (it is someone else's)."""
         for name in names:
@@ -85,13 +89,13 @@ class RunLedger:
             if (NETNS_DIR / name).exists():
                 raise LedgerError(f"namespace {name} exists already and is not ours to use")
         self._file.write("".join(json.dumps({"kind": "namespace", "name": name}) + "\n" for name in names))
-        batch("ip", "".join(f"netns add {name}\n" for name in names), where="the root namespace")
+        batch("ip", "".join(f"netns add {name}\n" for name in names), where="the root namespace", tied=True)
         inodes = [{"kind": "namespace", "name": name, "inode": (NETNS_DIR / name).stat().st_ino} for name in names]
         self._file.write("".join(json.dumps(entry) + "\n" for entry in inodes))
 
     def remove_namespaces(self, names: Sequence[str]) -> None:
         """Remove those of `names` that this ledger lists and that are there."""
-        listed = {entry["name"]: entry.get("inode") for entry in _read(self.directory) if entry["kind"] == "namespace"}
+        listed = {entry["name"]: entry.get("inode") for entry in self.entries("namespace")}
         _remove_namespaces({name: listed[name] for name in names if name in listed})
 
     def process(self, pid: int) -> None:

@@ -109,19 +109,18 @@ def differences(ends: Sequence[LinkEnd]) -> list[str]:
     """What the kernel holds differently from the topology, in the calling thread's namespace: qdiscs, rates, limits,
     GSO size, state."""
     where = ends[0].namespace
-    shaped = [end for end in ends if end.shape]
-    questions = "".join(f"qdisc show dev {end.interface}\n" for end in shaped)
-    answered = answers(batch("tc", questions, where=where, options="-j"))
-    wrong = []
-    for end, qdiscs in zip(shaped, answered, strict=True):
-        assert end.shape is not None
-        ceilings = class_ceilings(batch("tc", f"class show dev {end.interface}\n", where=where))
-        wrong += end.shape.check(f"{end.node} {end.interface}", qdiscs, ceilings)
     links = {link["ifname"]: link for link in answers(batch("ip", "link show\n", where=where, options="-d -j"))[0]}
+    wrong = []
     for end in ends:
         link = links.get(end.interface)
         if link is None or "UP" not in link["flags"]:
             wrong.append(f"{end.node} {end.interface}: {'is gone' if link is None else 'is down'}")
         elif end.small_gso and link["gso_max_size"] != GSO_MAX_BYTES:
             wrong.append(f"{end.node} {end.interface}: gso_max_size is {link['gso_max_size']}, not {GSO_MAX_BYTES}")
+    shapes = [(end, end.shape) for end in ends if end.shape and end.interface in links]
+    questions = "".join(f"qdisc show dev {end.interface}\n" for end, _ in shapes)
+    answered = answers(batch("tc", questions, where=where, options="-j"))
+    for (end, shape), qdiscs in zip(shapes, answered, strict=True):
+        ceilings = class_ceilings(batch("tc", f"class show dev {end.interface}\n", where=where))
+        wrong += shape.check(f"{end.node} {end.interface}", qdiscs, ceilings)
     return wrong

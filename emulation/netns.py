@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -18,6 +19,7 @@ from typing import TypeVar
 T = TypeVar("T")
 NETNS_DIR = Path("/run/netns")
 CLONE_NEWNET = 0x40000000
+PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -91,16 +93,26 @@ def sysctl_path(name: str) -> Path:
     return Path("/proc/sys") / name.replace(".", "/")
 
 
-def batch(tool: str, text: str, *, where: str, options: str = "", timeout_s: float = 60.0) -> str:
+def batch(tool: str, text: str, *, where: str, options: str = "", tied: bool = False, timeout_s: float = 60.0) -> str:
     """Feed lines to `ip -batch -` or `tc -batch -` in the calling thread's namespace; returns its output.
 
-    where: named in the error. options: before -batch, such as "-s -j". Raises NamespaceError with the failed line.
+    where: named in the error. options: before -batch, such as "-s -j". tied: the process is killed when this one dies, so
+    that it cannot go on making what a cleaner is removing; from the main thread only. Raises NamespaceError with the line
+    that failed.
     """
     if not text:
         return ""
     command = [tool, *options.split(), "-batch", "-"]
     try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=timeout_s, check=False)
+        done = subprocess.run(
+            command,
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            preexec_fn=_die_with_parent if tied else None,
+        )
     except FileNotFoundError as error:
         raise NamespaceError(f"{tool} is not installed: apt-get install iproute2") from error
     except subprocess.TimeoutExpired as error:
@@ -108,6 +120,10 @@ def batch(tool: str, text: str, *, where: str, options: str = "", timeout_s: flo
     if done.returncode or done.stderr.strip():
         raise NamespaceError(f"{tool} -batch in {where}: {explain(done.stderr, text)}")
     return done.stdout
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def explain(errors: str, text: str) -> str:

@@ -29,8 +29,7 @@ class Instance:
 
 
 class Cluster(WiredTopo):
-    """Prefill instances `p0..`, decode instances `d0..` in racks of their own, gateway `gw` and controller `ctl` on
-    a leaf of theirs.
+    """Prefill instances `p0..`, decode instances `d0..` in racks of their own; gateway `gw` and controller `ctl` on a leaf.
 
     fabric "eps": a second leaf-spine (`kl0..`, `ks0..`) for the GPU NICs, with `uplinks` a rack, one to each of as many
     spines. fabric "ocs": a circuit switch `plane0..` for each of the `gpus_per_node` GPU positions; with several instances

@@ -1,0 +1,72 @@
+"""The uplink looked up for a source port is the uplink its packets take."""
+
+from collections import Counter
+
+import pytest
+
+from emulation.ecmp import FIRST_PORT, LAST_PORT, EcmpError, port_pools
+from emulation.links import read_device_counters
+from emulation.netns import in_each
+from emulation.probe import Path, check_tcp
+from topologies.cluster import Cluster
+
+KV_PORT = 7100
+PAYLOAD_BYTES = 15_000
+
+
+def cluster_with(uplinks: int, **changes: object) -> Cluster:
+    options = {"prefill_instances": 4, "decode_instances": 3, "kv_goodput_bps": 100e6, "fabric": "eps"}
+    return Cluster(uplinks=uplinks, **(options | changes))
+
+
+def uplink_bytes(testbed, leaf: str, uplinks: int) -> list[int]:
+    (counters,) = in_each([testbed.namespace(leaf)], lambda _: read_device_counters())
+    return [counters[f"ks{uplink}"][0] for uplink in range(uplinks)]
+
+
+@pytest.mark.parametrize(("uplinks", "ranks"), [(2, 1), (3, 2)])
+def test_every_flow_takes_the_uplink_of_its_pool(make_testbed, uplinks, ranks):
+    cluster = cluster_with(uplinks, gpus_per_instance=ranks)
+    testbed = make_testbed(cluster)
+    pools = port_pools(testbed, cluster, destination_port=KV_PORT, ports_per_uplink=4)
+    instances = {instance.name: instance for instance in cluster.instances}
+    right, flows = 0, 0
+    for prefill, decodes in pools.items():
+        for decode, by_rank in decodes.items():
+            for rank, by_uplink in enumerate(by_rank):
+                for uplink, ports in enumerate(by_uplink):
+                    source, target = instances[prefill].gpu_ips[rank], instances[decode].gpu_ips[rank]
+                    namespaces = testbed.namespace(prefill), testbed.namespace(decode)
+                    before = uplink_bytes(testbed, "kl0", uplinks)
+                    path = Path(namespaces[0], source, namespaces[1], target, ports[0], KV_PORT)
+                    check_tcp(path, payload_bytes=PAYLOAD_BYTES)
+                    after = uplink_bytes(testbed, "kl0", uplinks)
+                    crossed = [n for n in range(uplinks) if after[n] - before[n] >= PAYLOAD_BYTES]
+                    idle = [n for n in range(uplinks) if after[n] == before[n]]
+                    flows += 1
+                    right += crossed == [uplink] and len(idle) == uplinks - 1
+    assert (right, flows) == (flows, 4 * 3 * ranks * uplinks)
+
+
+def test_pools_are_disjoint_full_below_the_ephemeral_ports_and_the_same_each_time(make_testbed):
+    cluster = cluster_with(4)
+    testbed = make_testbed(cluster)
+    pools = port_pools(testbed, cluster, destination_port=KV_PORT, ports_per_uplink=64)
+    assert {prefill: sorted(decodes) for prefill, decodes in pools.items()} == {
+        f"p{n}": ["d0", "d1", "d2"] for n in range(4)
+    }
+    for decodes in pools.values():
+        for (by_uplink,) in decodes.values():
+            ports = Counter(port for pool in by_uplink for port in pool)
+            assert [len(pool) for pool in by_uplink] == [64] * 4
+            assert set(ports.values()) == {1}
+            assert min(ports) >= FIRST_PORT
+            assert max(ports) <= LAST_PORT < 32_768
+    assert port_pools(testbed, cluster, destination_port=KV_PORT, ports_per_uplink=64) == pools
+
+
+def test_more_ports_than_the_range_holds_are_refused(make_testbed):
+    cluster = cluster_with(2, prefill_instances=1, decode_instances=1)
+    testbed = make_testbed(cluster)
+    with pytest.raises(EcmpError, match=r"p0 to d0, rank 0: .* ask for fewer"):
+        port_pools(testbed, cluster, destination_port=KV_PORT, ports_per_uplink=7000)
