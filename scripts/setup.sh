@@ -76,7 +76,6 @@ release_services() { # also removes one that a killed set-up left
 apt() { apt-get -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 "$@"; }
 
 set_up_system() {
-  release_services
   if ! command -v apt-get >/dev/null; then
     [[ -z $(missing_binaries) ]] && return 0
     say "this system has no apt-get. Remedy: install by hand what provides $(missing_binaries) and Python 3.10 to 3.13 with venv, then run this again"

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -233,6 +234,26 @@ class Installation:
         script = f'export PATH={self.checkout.programs}:$PATH; exec "{self.checkout.path}/scripts/setup.sh" system'
         return subprocess.run(["bash", "-c", script], capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
+    def interrupt_in_the_middle(self) -> subprocess.CompletedProcess[str]:
+        """Ctrl-C while the packages go in: the whole process group gets the signal."""
+        self.checkout.program(
+            "apt-get", f'[[ " $* " != *" install "* ]] || {{ echo started >>{self.seen}; exec sleep 30; }}'
+        )
+        command = [
+            "bash",
+            "-c",
+            f'export PATH={self.checkout.programs}:$PATH; exec "{self.checkout.path}/scripts/setup.sh" system',
+        ]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as running:
+            deadline_s = time.monotonic() + 20
+            while not self.seen.exists() and time.monotonic() < deadline_s:
+                time.sleep(0.01)
+            held = self.policy.exists()
+            os.killpg(running.pid, signal.SIGINT)
+            _, stderr = running.communicate(timeout=20)
+        assert held
+        return subprocess.CompletedProcess(command, running.returncode, "", stderr)
+
 
 @pytest.fixture
 def installation(checkout: Checkout, tmp_path: Path) -> Installation:
@@ -259,6 +280,13 @@ def test_services_are_no_longer_held_back_when_the_installation_fails(installati
     assert "set-up failed at: installing system packages" in done.stderr
     assert "apt's last words" in done.stderr
     assert "openvswitch-switch.service 101" in installation.seen.read_text()
+    assert not installation.policy.exists()
+
+
+def test_an_interrupted_set_up_holds_no_service_back_and_says_that_it_is_unfinished(installation: Installation) -> None:
+    done = installation.interrupt_in_the_middle()
+    assert done.returncode == 130
+    assert "set-up interrupted" in done.stderr
     assert not installation.policy.exists()
 
 
