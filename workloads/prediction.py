@@ -43,5 +43,4 @@ def prediction_factor(median_error: float, *, seed: int, request_id: str) -> flo
     It depends on the seed and the request's id only, so that every fabric and policy sees the same errors, and a larger
     error is the same draw stretched.
     """
-    sigma = lognormal_sigma(median_error)
-    return 1.0 if sigma == 0 else math.exp(sigma * normal(seed, "prediction", request_id))
+    return math.exp(lognormal_sigma(median_error) * normal(seed, "prediction", request_id))

@@ -80,8 +80,7 @@ def _split(tenants: Sequence[TenantSpec], instances: int, what: str) -> list[int
         shares = ", ".join(f"{tenant.name} {tenant.share:g}" for tenant in tenants)
         raise ValueError(f"the tenants' shares add up to {total:g} ({shares}); they must add up to 1")
     quotas = [tenant.share * instances for tenant in tenants]
-    # A quota that is whole but for rounding (0.1 * 30) must not lose an instance to the floor.
-    counts = [math.floor(quota + 1e-9) for quota in quotas]
+    counts = [math.floor(quota) for quota in quotas]
     by_remainder = sorted(range(len(tenants)), key=lambda i: (counts[i] - quotas[i], i))
     for i in by_remainder[: instances - sum(counts)]:
         counts[i] += 1

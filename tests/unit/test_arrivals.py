@@ -71,6 +71,14 @@ def test_another_tenant_changes_nothing_for_the_first():
     assert [r for r in run([half, other], prefill_instances=4).requests if r.tenant == "agentic"] == alone
 
 
+def test_tenants_with_the_same_profile_ask_differently_and_are_merged_in_time():
+    pair = [TenantSpec(name, "synthetic-agentic", share=0.5, load=0.6, profile="tracelab") for name in ("a", "b")]
+    everything = run(pair).requests
+    assert [r.arrival_s for r in everything] == sorted(r.arrival_s for r in everything)
+    lengths = {name: [r.new_tokens for r in everything if r.tenant == name] for name in ("a", "b")}
+    assert lengths["a"][:20] != lengths["b"][:20]
+
+
 def test_requests_is_the_requests_of_arrivals():
     settings = {"timing": H100, "window_s": 5.0, "warmup_s": 1.0, "seed": 1, "median_error": 0.0}
     assert requests([AGENTIC], prefill_instances=4, **settings) == run(**settings).requests

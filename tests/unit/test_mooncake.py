@@ -196,6 +196,13 @@ def test_twice_the_recorded_load_replays_twice_as_fast():
     assert len(slice_.measured) == 20
 
 
+def test_warm_up_covers_its_share_of_the_scaled_trace():
+    slice_ = cut([float(i) for i in range(30)], load=0.5, offset_s=12.0, warmup_s=4.0)
+    # 4 s of run are 2 s of trace.
+    assert [r.time_s for _, r in slice_.warmup] == [10.0, 11.0]
+    assert [arrival_s for arrival_s, _ in slice_.warmup] == pytest.approx([0, 2])
+
+
 def test_offset_chooses_where_the_measured_window_starts():
     slice_ = cut([float(i) for i in range(30)], offset_s=12.0, warmup_s=2.0)
     assert [r.time_s for _, r in slice_.measured] == [float(i) for i in range(12, 22)]

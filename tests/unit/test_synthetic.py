@@ -10,6 +10,7 @@ from workloads.prefill import TIMINGS
 from workloads.seeds import stream
 from workloads.synthetic import (
     PROFILES,
+    LognormalProfile,
     PercentileCurve,
     deal_sessions,
     draw_lengths,
@@ -63,6 +64,20 @@ def test_agentx_percentiles_are_the_published_ones():
 def test_new_tokens_are_always_fewer_than_the_context(profile):
     contexts, news = drawn(profile)
     assert all(1 <= new < context for context, new in zip(contexts, news, strict=True))
+
+
+def test_new_tokens_are_redrawn_rather_than_cut_at_the_context():
+    # Half of all independent pairs would have to be cut.
+    profile = LognormalProfile(10_000, 0.3, 10_000, 0.3)
+    pairs = draw_lengths(profile, stream(1, "test"), 4_000)
+    assert sum(new == context - 1 for context, new in pairs) < 10
+
+
+def test_agentx_contexts_of_long_inputs_are_drawn_among_the_longer_ones():
+    pairs = draw_lengths(PROFILES["agentx"], stream(7, "test"), DRAWS)
+    long = [(context, new) for context, new in pairs if new > 60_000]
+    assert len(long) > 300
+    assert sum(context == new + 1 for context, new in long) < 5
 
 
 @pytest.mark.parametrize("profile", list(PROFILES))
