@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.errors import Issue, SpecPath
-from workloads.arrivals import SYNTHETIC
+from workloads.arrivals import SYNTHETIC, WITHOUT_SESSIONS
 from workloads.kv import kv_model
 
 if TYPE_CHECKING:
@@ -77,6 +77,10 @@ def _tenant(at: SpecPath, tenant: Tenant) -> Iterator[Issue]:
         return
     if tenant.profile is not None:
         yield Issue((*at, "profile"), f"{tenant.profile!r}: profiles belong to source {SYNTHETIC}; remove it")
+    if tenant.migrate == "affinity" and tenant.source in WITHOUT_SESSIONS:
+        yield Issue(
+            (*at, "migrate"), f"affinity needs sessions and a {tenant.source} trace has none; use always or a fraction"
+        )
     if tenant.path is None:
         key = ".".join(str(part) for part in (*at, "path"))
         yield Issue(

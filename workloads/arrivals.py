@@ -23,9 +23,10 @@ from workloads.traces import mooncake
 from workloads.traces.replay import replay, spread_ties
 from workloads.traces.trace import TraceReport, TraceRow
 
-__all__ = ["TRACE_READERS", "Arrivals", "TenantReport", "arrivals", "owned_instances", "requests"]
+__all__ = ["TRACE_READERS", "WITHOUT_SESSIONS", "Arrivals", "TenantReport", "arrivals", "owned_instances", "requests"]
 
 TRACE_READERS = {"mooncake": mooncake.read}
+WITHOUT_SESSIONS = frozenset(("mooncake",))
 SYNTHETIC = "synthetic-agentic"
 
 

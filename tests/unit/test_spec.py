@@ -126,6 +126,12 @@ def mooncake(path, **more):
     return {"name": "chat", "source": "mooncake", "path": path, "load": 0.5} | more
 
 
+def test_affinity_is_refused_for_a_trace_without_sessions(edited, tmp_path):
+    (tmp_path / "trace.jsonl").write_text(ROW)
+    tenant = mooncake("trace.jsonl", migrate="affinity")
+    assert "affinity needs sessions" in refused(edited(lambda data: data["workload"].update(tenants=[tenant])))
+
+
 def test_missing_trace_is_refused_at_load(edited, tmp_path):
     message = refused(edited(lambda data: data["workload"].update(tenants=[mooncake("nothing.jsonl")])))
     assert f"workload.tenants.0.path: {tmp_path / 'nothing.jsonl'}: no such file" in message
