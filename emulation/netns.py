@@ -96,8 +96,8 @@ def sysctl_path(name: str) -> Path:
 def batch(tool: str, text: str, *, where: str, options: str = "", tied: bool = False, timeout_s: float = 60.0) -> str:
     """Feed lines to `ip -batch -` or `tc -batch -` in the calling thread's namespace; returns its output.
 
-    where: named in the error. options: before -batch, such as "-s -j". tied: the process is killed when this one dies, so
-    that it cannot go on making what a cleaner is removing; from the main thread only. Raises NamespaceError with the line
+    where: named in the error. options: before -batch, such as "-s -j". tied: the process is killed when this one dies,
+    so that it cannot go on making what a cleaner removes; from the main thread only. Raises NamespaceError with the line
     that failed.
     """
     if not text:

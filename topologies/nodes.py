@@ -55,8 +55,6 @@ class ConfiguredNode(Node):
         writes = [f"echo {value} > /proc/sys/{name.replace('.', '/')}" for name, value in (sysctls or {}).items()]
         writes += [f"echo 0 > /proc/sys/net/ipv4/conf/{interface}/rp_filter" for interface in self.nameToIntf]
         self._feed(["sh", "-e"], "\n".join(writes) + "\n")
-        # Interfaces without an address of their own (a router's) must come up too.
-        self._feed(["ip", "-batch", "-"], "".join(f"link set {interface} up\n" for interface in self.nameToIntf))
         self._feed(["ip", "-batch", "-"], ip_batch(addresses or {}, routes, neighbours))
         self._show_addresses(addresses or {})
         return result

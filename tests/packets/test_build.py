@@ -192,6 +192,8 @@ def test_switches_wait_for_a_controller_and_carry_nothing_without_one(make_testb
             connection.settimeout(5.0)
             assert connection.recv(8)[:2] == b"\x04\x00"  # the hello of OpenFlow 1.3
     assert Path(testbed.unixctl).is_socket()
+    assert testbed.ovs is not None
+    assert testbed.ovs.vsctl("get", "Bridge", "plane0", "fail_mode").strip() == "secure"
     silent = socket_in(testbed.namespace("d0"), socket.AF_INET, socket.SOCK_DGRAM)
     sender = socket_in(testbed.namespace("p0"), socket.AF_INET, socket.SOCK_DGRAM)
     with silent, sender:

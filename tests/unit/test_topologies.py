@@ -139,6 +139,7 @@ def test_a_plane_numbers_its_ports_as_openflow_will():
 def test_a_slice_of_16_nodes_of_8_gpus_is_8_planes_of_16_ports_in_two_halves():
     cluster = demo(prefill_instances=16, decode_instances=16, gpus_per_instance=4, gpus_per_node=8, fabric="ocs")
     assert [len(plane.ports) for plane in cluster.planes] == [16] * 8
+    assert [(plane.bridge, plane.dpid) for plane in cluster.planes] == [(f"plane{n}", n + 1) for n in range(8)]
     assert cluster.reachable["p0"] == [f"d{n}" for n in range(0, 16, 2)]
     assert cluster.reachable["p1"] == [f"d{n}" for n in range(1, 16, 2)]
     for plane in cluster.planes[:4]:
