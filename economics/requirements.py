@@ -7,23 +7,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from economics.link_budget import CIRCUIT_SWITCHES, LinkBudget, Path, largest_loss_db, largest_tdecq_db
-from economics.optics import Optics
+from economics.optics import TDECQ_MAX_DB, Optics
 
 FIBRE_PAIRS_PER_LINK = 1
 RECONFIGURATION_MS = 50.0
 MARGIN_DB = 2.0
+CONNECTORS_WITH_OCS = 4  # at both modules and on both sides of the circuit switch
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One line: what is required, of which optics or switch, what it offers, and whether that meets it (and how)."""
+    """One line: what is required, of which optics or switch, what it offers, whether that meets it, and how.
+
+    For the margin, `offered` is the largest TDECQ in dB that still leaves it at maximum launch.
+    """
 
     requirement: str
     required: float
     unit: str
     subject: str
     offered: float | None
-    met: bool
+    met: str  # yes | no | if: only in the way `how` says
     how: str
 
 
@@ -50,7 +54,7 @@ def requirements(
             "pair",
             each.name,
             each.fibre_pairs,
-            each.fibre_pairs <= FIBRE_PAIRS_PER_LINK,
+            "yes" if each.fibre_pairs <= FIBRE_PAIRS_PER_LINK else "no",
             f"needs {each.fibre_pairs} x the OCS ports of one pair"
             if each.fibre_pairs > 1
             else "one fibre pair carries all four wavelengths",
@@ -66,7 +70,7 @@ def requirements(
                 "ms",
                 f"{switch.ports}-port OCS",
                 switch.reconfiguration_ms,
-                switch.reconfiguration_ms <= RECONFIGURATION_MS,
+                "yes" if switch.reconfiguration_ms <= RECONFIGURATION_MS else "no",
                 "mechanical (MEMS or piezoelectric)",
             )
         )
@@ -79,27 +83,33 @@ def _margin(optics: Optics, path: Path, wanted_margin_db: float) -> Requirement:
     loss_db = largest_loss_db(optics, wanted_margin_db=wanted_margin_db)
     ways = []
     if tdecq_db is not None:
-        ways.append(f"maximum launch and TDECQ up to {down(tdecq_db):.1f} dB on {path.loss_db:.2f} dB of path")
+        ways.append(f"TDECQ up to {down(tdecq_db):.1f} dB on {path.loss_db:.2f} dB of path")
     if loss_db is not None:
-        ways.append(f"any compliant TDECQ on up to {down(loss_db):.1f} dB of path{_spliced_switch(path, loss_db)}")
+        ways.append(f"any compliant TDECQ on up to {down(loss_db):.1f} dB of path{_left_for_ocs(path, loss_db)}")
+    met = "no" if tdecq_db is None else "yes" if tdecq_db >= TDECQ_MAX_DB - 1e-9 else "if"
     return Requirement(
         "link margin, at least",
         wanted_margin_db,
         "dB",
         optics.name,
-        tdecq_db and down(tdecq_db),
-        tdecq_db is not None,
-        "; or ".join(ways) or f"not reached on {path.loss_db:.2f} dB of path by any compliant transmitter",
+        None if tdecq_db is None else down(tdecq_db),
+        met,
+        "at maximum launch, " + "; or ".join(ways[1:] if met == "yes" else ways)
+        if ways
+        else "no compliant transmitter reaches it on any path",
     )
 
 
-def _spliced_switch(path: Path, loss_db: float) -> str:
-    if not path.ocs_loss_db or path.connectors < 2:
+def _left_for_ocs(path: Path, loss_db: float) -> str:
+    """What a loss limit leaves for the circuit switch, its fibres spliced if they are not yet."""
+    if not path.ocs_loss_db:
         return ""
-    rest_db = loss_db - (spliced(path).loss_db - path.ocs_loss_db)
+    whole = path.connectors >= CONNECTORS_WITH_OCS and not path.splices
+    used = spliced(path) if whole else path
+    rest_db = loss_db - (used.loss_db - path.ocs_loss_db)
     if rest_db < 0:
         return ""
-    return f" (OCS fibres spliced: leaves {down(rest_db, 2):.2f} dB for the OCS)"
+    return f" ({'OCS fibres spliced: ' if whole else ''}leaves {down(rest_db, 2):.2f} dB for the OCS)"
 
 
 def limit(value: float | None) -> str:

@@ -198,5 +198,5 @@ def requirement_table(rows: Sequence[Requirement]) -> Table:
     headers = ("requirement", "required", "of", "met", "how")
     table = _figures("Requirements on the optical layer", *headers, text_columns=len(headers))
     for row in rows:
-        table.add_row(row.requirement, f"{row.required:g} {row.unit}", row.subject, "yes" if row.met else "no", row.how)
+        table.add_row(row.requirement, f"{row.required:g} {row.unit}", row.subject, row.met, row.how)
     return table
