@@ -185,7 +185,8 @@ def _transfer_rows(book: _Book, rate_scale: float) -> list[dict[str, Any]]:
         prefill = book.prefill.get(name, {}).get("prefill") or book.gateway.get(name, {}).get("prefill") or ""
         for rank, record in sorted(by_rank.items()):
             sender = book.senders.get((name, rank), {})
-            seen = {key: value for record_ in (record, sender) for key, value in record_.items() if value is not None}
+            # The receiver's word goes before the sender's; only the sender knows its uplink and TCP's counters.
+            seen = {key: value for each in (sender, record) for key, value in each.items() if value is not None}
             emulated = seen.get("emulated_bytes", seen["bytes"])
             port = str(seen.get("connection", "")).rpartition(":")[2]
             rows.append(
@@ -198,7 +199,7 @@ def _transfer_rows(book: _Book, rate_scale: float) -> list[dict[str, Any]]:
                     "emulated_bytes": emulated,
                     "first_byte_s": record.get("first_byte_s"),
                     "last_byte_s": record.get("last_byte_s"),
-                    "source_port": int(port) if port.isdecimal() else None,
+                    "source_port": int(port) if port.isdecimal() else seen.get("source_port"),
                     **{key: seen.get(key) for key in ("uplink", "retransmits", "rtos")},
                 }
             )

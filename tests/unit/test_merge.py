@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from results.merge import circuits_frame, merge
@@ -93,6 +93,20 @@ def test_a_window_that_its_sender_never_finished_lasts_until_the_last_byte():
     assert merged["transfer_exposed_s"] == pytest.approx(0.120)
 
 
+def test_a_window_told_of_after_the_last_byte_carried_nothing():
+    told = [["head", 10.196, 10.196, 10.300], ["tail", 10.327, 10.328, None]]
+    merged = row("ocs", gateway(), prefill(told_live=told), transfer())
+    assert merged["transfer_exposed_s"] == pytest.approx(0.130)
+    assert merged["circuit_wait_s"] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_second_circuit_nobody_knows_of_yet_is_no_control_while_the_first_one_carries():
+    told = [["head", 10.196, 10.196, 10.280], ["tail", 10.250, 10.260, 10.326]]
+    merged = row("ocs", gateway(), prefill(told_live=told), transfer())
+    assert merged["transfer_exposed_s"] == pytest.approx(0.130)
+    assert merged["control_s"] == pytest.approx(0.002)
+
+
 def test_without_a_fabric_kv_arrives_when_the_prefill_ends():
     merged = row("none", gateway(first_token_s=10.2), prefill())
     assert merged["last_byte_s"] == merged["prefill_end_s"] == 10.196
@@ -171,6 +185,22 @@ def test_a_transfer_holds_real_and_emulated_bytes_and_what_its_sender_saw():
     assert (sent["source_port"], sent["uplink"], sent["retransmits"], sent["rtos"]) == (40001, 0, 2, 1)
 
 
+def test_where_sender_and_receiver_differ_the_receiver_is_believed():
+    sender = {
+        "type": "record",
+        "of": "sender",
+        "id": "a-0",
+        "rank": 0,
+        "bytes": 9,
+        "emulated_bytes": 9,
+        "source_port": 41000,
+    }
+    frames = merge([gateway(), prefill(), transfer(emulated_bytes=546), sender], [], [OFFERED], kind="eps")
+    assert frames.transfers.loc[0, ["bytes", "emulated_bytes", "source_port"]].tolist() == [546, 546, 40001]
+    frames = merge([gateway(), prefill(), transfer(connection=None), sender], [], [OFFERED], kind="eps")
+    assert frames.transfers.loc[0, "source_port"] == 41000
+
+
 def test_a_transfer_that_says_both_sizes_is_taken_at_its_word():
     both = transfer(bytes=5_464_064, emulated_bytes=546)
     assert merge([both], [], [OFFERED], kind="eps", rate_scale=1e-4).transfers.loc[0, "bytes"] == 5_464_064
@@ -239,6 +269,7 @@ MOMENTS = st.integers(0, 40)
 WINDOWS = st.lists(st.tuples(MOMENTS, MOMENTS, MOMENTS).map(sorted), max_size=4)
 
 
+@settings(max_examples=400)
 @given(
     times=st.lists(MOMENTS, min_size=6, max_size=6).map(sorted),
     windows=WINDOWS,

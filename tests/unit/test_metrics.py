@@ -90,6 +90,10 @@ def test_failed_and_unfinished_requests_stay_in_the_denominator_of_attainment():
     assert counted.offered == counted.completed + counted.failed + counted.unfinished
 
 
+def test_a_request_that_failed_after_its_first_token_is_a_miss_however_fast_that_token_was():
+    assert summarise(requests(request(0), request(1, status="failed") | {"ttft_s": 0.1})).slo_attainment == 0.5
+
+
 def test_attainment_cannot_rise_because_slow_requests_fail():
     slow = [request(i, ttft_s=9.0) for i in range(5)]
     failed = [request(i, status="failed") for i in range(5)]

@@ -40,3 +40,10 @@ def test_a_terminal_gets_a_bar_that_is_gone_afterwards():
     assert "sent 10  done 8  failed 1  transfers 1  circuits 1" in shown
     assert "70/60 s" in shown
     assert console.file.getvalue().endswith("\x1b[2K")
+
+
+def test_a_step_is_said_when_it_begins():
+    file = io.StringIO()
+    with ProgressView("eps", console=Console(file=file, width=40)) as view:
+        view.step("build")
+        assert "build" in file.getvalue()

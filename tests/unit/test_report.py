@@ -200,9 +200,10 @@ def test_the_circuit_figure_opens_on_the_busiest_stretch():
 
 
 def test_ports_are_ordered_prefill_first_and_by_number():
-    frame = CIRCUITS.frame([window(1, "p10", "d2"), window(2, "p2", "d11")])
+    pairs = [("p10", "d2"), ("p2", "d11"), ("p1", "d1"), ("p9", "d9")]
+    frame = CIRCUITS.frame([window(i, *pair) for i, pair in enumerate(pairs)])
     axis = figures.circuits_over_time(frame).layout.yaxis
-    assert list(axis.categoryarray)[::-1] == ["p2", "p10", "d2", "d11"]
+    assert list(axis.categoryarray)[::-1] == ["p1", "p2", "p9", "p10", "d1", "d2", "d9", "d11"]
 
 
 def test_the_picture_is_a_png_of_a_size_fit_for_a_readme(run_dir, tmp_path):

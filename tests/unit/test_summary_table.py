@@ -114,8 +114,8 @@ def test_where_output_is_no_terminal_a_row_stays_one_line_without_escapes():
     assert "\x1b" not in file.getvalue()
 
 
-def test_a_name_in_brackets_is_not_taken_for_markup():
+@pytest.mark.parametrize("changes", [{"name": "eps[red]"}, {"notes": ["eps[red]"]}])
+def test_brackets_are_not_taken_for_markup(changes):
     console = Console(width=200, force_terminal=True, color_system=None, file=io.StringIO())
-    console.print(summary_table(summary(run("eps[red]", notes=["see [bold]"]))))
+    console.print(summary_table(summary(run(**changes))))
     assert "eps[red]" in console.file.getvalue()
-    assert "see [bold]" in console.file.getvalue()
