@@ -169,15 +169,6 @@ def test_a_transfer_leaves_from_a_source_port_of_the_uplink_it_hashes_to(launch:
     assert {sender["uplink"] for sender in senders.values()} == {0, 1}
 
 
-def test_a_pool_of_one_port_serves_transfer_after_transfer(launch: Launch) -> None:
-    # A connection closed by FIN would hold the only port in TIME_WAIT for a minute.
-    requests = [a_request(i, 0.1 * i) for i in range(4)]
-    agents, _ = launch(requests, ecmp_ports={"p0": {"d0": [[[20_300]]]}})
-    records = run(agents)
-    assert {record["status"] for record in records.values()} == {"completed"}
-    assert {record["source_port"] for record in agents.records("sender")} == {20_300}
-
-
 @pytest.mark.parametrize("event", ["admitted", "prefill-started", "last-chunk-started"])
 def test_an_event_the_controller_refuses_fails_its_request_and_no_other(launch: Launch, event: str) -> None:
     agents, controller = launch([a_request(i, 0.05 * i) for i in range(3)])

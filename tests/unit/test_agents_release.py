@@ -137,6 +137,14 @@ def test_nothing_is_released_before_it_exists_and_the_parts_add_up(new: int, cac
     assert 0 <= bench.transfer.emulated_bytes - SCALE.emulated_bytes(bench.stream.total_bytes) <= padding
 
 
+def test_rounding_to_whole_bytes_does_not_complete_a_tail_a_layer_early() -> None:
+    # 7 tokens are 57.34 emulated bytes; after 79 of 80 layers 56.63, which is 57 rounded as well.
+    bench = Bench("layerwise", 7, 0)
+    bench.send(Part.TAIL)
+    assert bench.clock.run_to_end() == [10 + bench.stream.plan.duration_s]
+    assert bench.connections[0].released == {"tail": 57}
+
+
 def test_the_tail_waits_for_its_own_permission() -> None:
     bench = Bench("layerwise", 1100, 65_600)
     bench.send(Part.HEAD)

@@ -117,40 +117,40 @@ def test_a_zygote_whose_parent_stopped_reading_still_ends(launch: Launch) -> Non
 
 def test_a_killed_zygote_takes_its_agents_along(launch: Launch) -> None:
     agents, pids = ready(launch)
+    os.kill(pids[0], signal.SIGSTOP)  # cannot see its link end: the kernel must do it
     os.kill(agents.process.pid, signal.SIGKILL)
     assert gone_within(pids, 1)
 
 
 def test_a_killed_parent_takes_zygote_and_agents_along(launch: Launch, tmp_path: Path) -> None:
     config = launch_config(launch, tmp_path)
-    # The parent holds stdin open and never reads: only its death can end the zygote.
+    read_end, write_end = os.pipe()  # we hold stdin open: only the parent's death can end the zygote
     script = (
-        "import json, subprocess, sys, time\n"
+        "import subprocess, sys, time\n"
         "child = subprocess.Popen([sys.executable, '-E', '-s', '-m', 'emulation.agents.zygote'],"
-        " stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
-        "child.stdin.write(sys.stdin.readline().encode()); child.stdin.flush()\n"
+        " stdin=int(sys.argv[1]), stdout=subprocess.PIPE)\n"
         "seen = [child.stdout.readline() for _ in range(4)]\n"
         "print(child.pid, flush=True)\n"
         "time.sleep(60)\n"
     )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", script], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-c", script, str(read_end)]
+    parent = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, pass_fds=[read_end])
     try:
-        assert parent.stdin is not None
+        os.write(write_end, json.dumps(config).encode() + b"\n")
         assert parent.stdout is not None
-        parent.stdin.write(json.dumps(config) + "\n")
-        parent.stdin.flush()
         zygote = int(parent.stdout.readline())
         pids = [int(pid) for pid in Path(f"/proc/{zygote}/task/{zygote}/children").read_text().split()]
         assert len(pids) == 4
+        parent.kill()
+        parent.wait()
+        assert gone_within([zygote, *pids], 1)
     finally:
         parent.kill()
         parent.wait()
-        for stream in (parent.stdin, parent.stdout):
-            if stream is not None:
-                stream.close()
-    assert gone_within([zygote, *pids], 1)
+        if parent.stdout is not None:
+            parent.stdout.close()
+        os.close(read_end)
+        os.close(write_end)
 
 
 def launch_config(launch: Launch, tmp_path: Path) -> dict[str, Any]:

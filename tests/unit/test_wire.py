@@ -43,7 +43,7 @@ def test_frames_are_found_however_the_stream_is_cut(frames: list[FrameHeader], c
 
 def test_a_header_is_24_bytes_in_network_order() -> None:
     header = FrameHeader(index=0x01020304, rank=2, part=Part.TAIL, size_bytes=9011, head_moves=True)
-    assert header.pack() == b"HGKV" + bytes.fromhex("01020304" "0002" "0006" "0000000000002333" "00000000")
+    assert header.pack() == b"HGKV" + bytes.fromhex("0102030400020006000000000000233300000000")
 
 
 def test_a_frame_that_is_its_header_only_begins_and_ends_at_once() -> None:
