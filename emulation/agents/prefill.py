@@ -2,48 +2,18 @@
 
 import asyncio
 import socket
-from dataclasses import dataclass, field
-from typing import Any
 
 from emulation.agents.agent import Agent
 from emulation.agents.config import AgentConfig
+from emulation.agents.job import Job
 from emulation.agents.kv_connections import KvConnections
 from emulation.agents.lines import LineLink, connect, listen
 from emulation.agents.northbound_client import GrantStream, NorthboundClient
 from emulation.agents.outgoing import OutgoingTransfer
 from emulation.agents.wire import Message, Part
-from workloads.prefill import PrefillPlan
-from workloads.request import Request
 from workloads.serving import KvStream, LastChunkStarted, PrefillEnded, PrefillQueue, PrefillStarted
 
 CONNECT_TIMEOUT_S = 15.0
-
-
-@dataclass(slots=True)
-class Job:
-    """One request at this instance; times are run-clock seconds. `asked`: the event that reserves was posted."""
-
-    index: int
-    request: Request
-    received_s: float
-    plan: PrefillPlan | None = None
-    start_s: float | None = None
-    start_actual_s: float | None = None
-    end_s: float | None = None
-    end_actual_s: float | None = None
-    decode: str | None = None
-    head_moves: bool | None = None
-    decided_s: float | None = None
-    told_live: list[list[Any]] = field(default_factory=list)
-    early_grants: list[tuple[Message, float]] = field(default_factory=list)
-    transfer: OutgoingTransfer | None = None
-    asked: bool = False
-    failed: str | None = None
-    recorded: bool = False
-
-    @property
-    def complete(self) -> bool:
-        return self.transfer is not None and self.transfer.complete
 
 
 class PrefillAgent(Agent):
@@ -332,30 +302,9 @@ class PrefillAgent(Agent):
             if not job.recorded:
                 if job.transfer is not None and not job.complete and job.failed is None:
                     records += job.transfer.sender_records(job.request.id, self.name, str(job.decode))
-                records.append(self._record(job))
+                records.append(job.record(self.name))
         return records
 
     def _record_if_over(self, job: Job) -> None:
         if job.end_actual_s is not None and (job.complete or job.failed is not None) and not job.recorded:
-            self.emit(self._record(job))
-
-    def _record(self, job: Job) -> Message:
-        job.recorded = True
-        return {
-            "type": "record",
-            "of": "prefill",
-            "id": job.request.id,
-            "prefill": self.name,
-            "received_s": job.received_s,
-            "start_s": job.start_s,
-            "start_actual_s": job.start_actual_s,
-            "end_s": job.end_s,
-            "end_actual_s": job.end_actual_s,
-            "chunks": None if job.plan is None else len(job.plan.chunks),
-            "decode": job.decode,
-            "head_moves": job.head_moves,
-            "decided_s": job.decided_s,
-            "told_live": job.told_live,
-            "release_lateness_s": None if job.transfer is None else job.transfer.release_lateness_s,
-            "failed": job.failed,
-        }
+            self.emit(job.record(self.name))

@@ -1,0 +1,59 @@
+"""What a prefill instance knows of one request, from its receipt to its record."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from emulation.agents.outgoing import OutgoingTransfer
+from emulation.agents.wire import Message
+from workloads.prefill import PrefillPlan
+from workloads.request import Request
+
+
+@dataclass(slots=True)
+class Job:
+    """One request at this instance; times are run-clock seconds. `asked`: the event that reserves was posted."""
+
+    index: int
+    request: Request
+    received_s: float
+    plan: PrefillPlan | None = None
+    start_s: float | None = None
+    start_actual_s: float | None = None
+    end_s: float | None = None
+    end_actual_s: float | None = None
+    decode: str | None = None
+    head_moves: bool | None = None
+    decided_s: float | None = None
+    told_live: list[list[Any]] = field(default_factory=list)
+    early_grants: list[tuple[Message, float]] = field(default_factory=list)
+    transfer: OutgoingTransfer | None = None
+    asked: bool = False
+    failed: str | None = None
+    recorded: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether every part of its KV has arrived."""
+        return self.transfer is not None and self.transfer.complete
+
+    def record(self, prefill: str) -> Message:
+        """Its prefill record, as far as it got; a request is recorded once."""
+        self.recorded = True
+        return {
+            "type": "record",
+            "of": "prefill",
+            "id": self.request.id,
+            "prefill": prefill,
+            "received_s": self.received_s,
+            "start_s": self.start_s,
+            "start_actual_s": self.start_actual_s,
+            "end_s": self.end_s,
+            "end_actual_s": self.end_actual_s,
+            "chunks": None if self.plan is None else len(self.plan.chunks),
+            "decode": self.decode,
+            "head_moves": self.head_moves,
+            "decided_s": self.decided_s,
+            "told_live": self.told_live,
+            "release_lateness_s": None if self.transfer is None else self.transfer.release_lateness_s,
+            "failed": self.failed,
+        }
