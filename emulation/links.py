@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,7 +121,9 @@ def differences(ends: Sequence[LinkEnd]) -> list[str]:
     shapes = [(end, end.shape) for end in ends if end.shape and end.interface in links]
     questions = "".join(f"qdisc show dev {end.interface}\n" for end, _ in shapes)
     answered = answers(batch("tc", questions, where=where, options="-j"))
-    for (end, shape), qdiscs in zip(shapes, answered, strict=True):
-        ceilings = class_ceilings(batch("tc", f"class show dev {end.interface}\n", where=where))
-        wrong += shape.check(f"{end.node} {end.interface}", qdiscs, ceilings)
+    # Classes have no JSON and do not name their interface: those of the next one follow the line of its root qdisc.
+    questions = "".join(f"qdisc show dev {end.interface}\nclass show dev {end.interface}\n" for end, _ in shapes)
+    classes = re.split(r"^qdisc \S+ \S+ root.*$", batch("tc", questions, where=where), flags=re.MULTILINE)[1:]
+    for (end, shape), qdiscs, text in zip(shapes, answered, classes, strict=True):
+        wrong += shape.check(f"{end.node} {end.interface}", qdiscs, class_ceilings(text))
     return wrong

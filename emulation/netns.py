@@ -97,8 +97,7 @@ def batch(tool: str, text: str, *, where: str, options: str = "", tied: bool = F
     """Feed lines to `ip -batch -` or `tc -batch -` in the calling thread's namespace; returns its output.
 
     where: named in the error. options: before -batch, such as "-s -j". tied: the process is killed when this one dies,
-    so that it cannot go on making what a cleaner removes; from the main thread only. Raises NamespaceError with the line
-    that failed.
+    lest it go on making what a cleaner removes; from the main thread only. Raises NamespaceError with the failed line.
     """
     if not text:
         return ""

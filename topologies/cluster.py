@@ -32,8 +32,8 @@ class Cluster(WiredTopo):
     """Instances `p0..` and `d0..` in racks of their own; gateway `gw` and controller `ctl` on a leaf apart.
 
     fabric "eps": a second leaf-spine (`kl0..`, `ks0..`) for the GPU NICs, with `uplinks` a rack, one to each of as many
-    spines. fabric "ocs": a circuit switch `plane0..` for each of the `gpus_per_node` GPU positions; several instances of
-    a node have positions of their own, and KV moves only between equal ones. fabric "none": no GPU NICs.
+    spines. fabric "ocs": a circuit switch `plane0..` for each of the `gpus_per_node` GPU positions; the instances of a
+    node have positions of their own, and KV moves only between equal ones. fabric "none": no GPU NICs.
 
     kv_goodput_bps: emulated TCP payload rate of a KV link each way, bits per second; None = unshaped. queue: "drr" or
     "fifo" at the routers of the packet fabric. host_spines: of the host network. rto_min_ms: TCP's minimum RTO on KV
