@@ -70,7 +70,10 @@ def probe_kernel() -> dict[str, ProbeResult]:
         )
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return {}
-    return parse_probe(done.stdout)
+    results = parse_probe(done.stdout)
+    if privileges and not ("namespaces" in results and results["namespaces"].succeeded):
+        return {}  # a user namespace without rights, as AppArmor makes it on Ubuntu 24.04: its refusals say nothing
+    return results
 
 
 def parse_probe(output: str) -> dict[str, ProbeResult]:

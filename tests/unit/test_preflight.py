@@ -122,6 +122,16 @@ def test_a_machine_without_unshare_is_probed_as_one_that_allows_nothing(monkeypa
     assert kernel_probe.probe_kernel() == {}
 
 
+@pytest.mark.parametrize(("uid", "tells"), [(0, True), (1000, False)])
+def test_refusals_count_only_where_the_namespace_had_its_rights(
+    uid: int, tells: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = "namespaces\tfailed\tmount: permission denied\nhtb\tfailed\tOperation not permitted\n"
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: subprocess.CompletedProcess([], 0, stdout=refused))
+    assert ("htb" in kernel_probe.probe_kernel()) == tells
+
+
 @pytest.mark.parametrize(("module", "datapath"), [(True, "system"), (False, "netdev")])
 def test_the_kernel_s_datapath_is_chosen_where_its_module_is(
     module: bool, datapath: str, monkeypatch: pytest.MonkeyPatch
