@@ -16,6 +16,7 @@ from emulation.agents.wire import Message
 
 SETTLE_S = 0.3
 FLUSH_S = 0.2
+PROGRESS_S = 0.5  # wall clock: for a human
 
 
 class Agent:

@@ -3,14 +3,13 @@
 import asyncio
 from dataclasses import asdict, dataclass
 
-from emulation.agents.agent import Agent
+from emulation.agents.agent import PROGRESS_S, Agent
 from emulation.agents.config import AgentConfig
 from emulation.agents.lines import LineLink, connect
 from emulation.agents.wire import Message
 from workloads.request import Request
 from workloads.serving import LeastUnfinished
 
-PROGRESS_S = 0.5  # wall clock: for a human
 CONNECT_TIMEOUT_S = 15.0
 
 

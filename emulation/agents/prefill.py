@@ -2,8 +2,9 @@
 
 import asyncio
 import socket
+from urllib.parse import quote
 
-from emulation.agents.agent import Agent
+from emulation.agents.agent import PROGRESS_S, Agent
 from emulation.agents.config import AgentConfig
 from emulation.agents.job import Job
 from emulation.agents.kv_connections import KvConnections
@@ -25,6 +26,7 @@ class PrefillAgent(Agent):
         self._queue = PrefillQueue(config.timing, config.model.layers)
         self._jobs: dict[str, Job] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._reported = (0, 0)
         self._gateway: LineLink | None = None
         self._links: set[LineLink] = set()
         self._decodes: dict[str, LineLink] = {}
@@ -32,6 +34,18 @@ class PrefillAgent(Agent):
         address = (self.instance.host_ip, config.controller_host, config.controller_port)
         self._northbound = NorthboundClient(*address)
         self._grants = GrantStream(*address, name)
+
+    def begin(self) -> None:
+        """Report what is in flight, for a human."""
+        self._report()
+
+    def _report(self) -> None:
+        transfers = sum(job.transfer is not None and not job.complete and not job.failed for job in self._jobs.values())
+        circuits = sum(told[3] is None for job in self._jobs.values() if not job.failed for told in job.told_live)
+        if (transfers, circuits) != self._reported:
+            self._reported = (transfers, circuits)
+            self.emit({"type": "progress", "transfers": transfers, "circuits": circuits})
+        asyncio.get_running_loop().call_later(PROGRESS_S, self._report)
 
     # -- before the clock ---------------------------------------------------------------------------------------
 
@@ -156,7 +170,7 @@ class PrefillAgent(Agent):
 
     @staticmethod
     def _path(job: Job, event: str) -> str:
-        return f"/v1/requests/{job.request.id}/{event}"
+        return f"/v1/requests/{quote(job.request.id, safe='')}/{event}"
 
     def _on_answer(self, job: Job, event: str, future: "asyncio.Future[Message]") -> None:
         if future.cancelled():
