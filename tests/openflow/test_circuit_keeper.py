@@ -66,7 +66,8 @@ def test_a_dilated_clock_stretches_the_delay(build: Build) -> None:
     fabric.wait(lambda: fabric.state("r1") == "live")
     assert time.monotonic() - started_s >= 0.02
     (line,) = fabric.events("switch")
-    assert 0.004 <= line["dark_s"] < 0.02  # reported in real seconds of the cluster
+    assert line["steps_s"]["dark_wait"] >= 0.004  # reported in real seconds of the cluster
+    assert line["dark_s"] * 5 <= time.monotonic() - started_s
 
 
 def test_the_circuit_is_live_only_when_packets_cross_every_plane(build: Build) -> None:
@@ -117,9 +118,10 @@ def test_several_circuits_are_dark_at_once_and_none_waits_for_another(build: Bui
         fabric.ask(f"r{number}", f"p{number}")
     assert [fabric.state(f"r{number}") for number in range(3)] == ["dark"] * 3
     fabric.wait(lambda: all(fabric.state(f"r{number}") == "live" for number in range(3)))
-    lives = [line["t_s"] for line in fabric.events("switch")]
-    assert len(lives) == 3
-    assert max(lives) < 2 * 0.05
+    switches = fabric.events("switch")
+    assert len(switches) == 3
+    # the last one begins before the first one ends
+    assert max(line["t_s"] - line["dark_s"] for line in switches) < min(line["t_s"] for line in switches)
 
 
 @pytest.mark.parametrize(("seed", "reuse"), [(1, True), (2, True), (3, False), (4, False)])
@@ -180,7 +182,7 @@ def test_a_request_that_dies_in_the_dark_ends_with_its_switch(build: Build) -> N
 
 
 def test_a_lost_plane_refuses_the_windows_in_the_dark_and_ends_the_run_invalid(build: Build) -> None:
-    fabric = build(planes=2, tau_s=0.02)
+    fabric = build(planes=2, tau_s=0.3)
     fabric.start()
     fabric.ask("r1", "p0")
     hub.sleep(0.005)
@@ -209,7 +211,7 @@ def test_a_barrier_that_is_never_answered_is_a_fault_with_a_reason(build: Build)
 
 
 def test_a_refused_message_is_a_fault(build: Build) -> None:
-    fabric = build(planes=1, latency_s=0.002)
+    fabric = build(planes=1, latency_s=0.05)
     fabric.start()
     fabric.ask("r1", "p0")
     hub.sleep(0.001)

@@ -70,21 +70,24 @@ def test_an_alarm_rings_once_and_not_early(ringing: Ringing) -> None:
 
 def test_an_alarm_can_be_moved_earlier_and_later(ringing: Ringing) -> None:
     start_s = time.monotonic()
-    ringing.alarm.set(start_s + 10)
+    ringing.alarm.set(start_s + 60)
     hub.sleep(0.002)
-    ringing.alarm.set(start_s + 0.01)
+    ringing.alarm.set(start_s + 0.2)
     hub.sleep(0.002)
-    ringing.alarm.set(start_s + 0.03)
-    hub.sleep(0.06)
+    ringing.alarm.set(start_s + 0.25)
+    while not ringing.rung_s:
+        hub.sleep(0.002)
+        assert time.monotonic() < start_s + 10
+    hub.sleep(0.02)
     (rung_s,) = ringing.rung_s
-    assert rung_s >= start_s + 0.03
+    assert rung_s >= start_s + 0.25
 
 
 def test_an_alarm_can_be_called_off(ringing: Ringing) -> None:
-    ringing.alarm.set(time.monotonic() + 0.005)
+    ringing.alarm.set(time.monotonic() + 0.1)
     hub.sleep(0.001)
     ringing.alarm.set(None)
-    hub.sleep(0.02)
+    hub.sleep(0.15)
     assert ringing.rung_s == []
 
 
@@ -95,6 +98,8 @@ def test_an_alarm_set_while_it_rings_rings_again(ringing: Ringing) -> None:
             ringing.alarm.set(time.monotonic() + 0.002)
 
     ringing.alarm._ring = ring
-    ringing.alarm.set(time.monotonic())
-    hub.sleep(0.05)
-    assert len(ringing.rung_s) == 3
+    start_s = time.monotonic()
+    ringing.alarm.set(start_s)
+    while len(ringing.rung_s) < 3:
+        hub.sleep(0.002)
+        assert time.monotonic() < start_s + 10

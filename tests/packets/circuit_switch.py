@@ -121,8 +121,10 @@ class CircuitSwitch:
         self._until_ready()
 
     def stop(self) -> None:
-        """End our processes, newest first, and remove our namespaces."""
-        for process in reversed(self._processes):
+        """End our processes, newest first, and remove our namespaces; a second call does nothing."""
+        processes, self._processes = self._processes, []
+        namespaces, self._namespaces = self._namespaces, []
+        for process in reversed(processes):
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
             try:
@@ -130,7 +132,7 @@ class CircuitSwitch:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        for namespace in self._namespaces:
+        for namespace in namespaces:
             self._run("ip", "netns", "del", namespace)
 
     def connect(self) -> Api:

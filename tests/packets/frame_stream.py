@@ -2,7 +2,7 @@
 
 `send` emits one numbered frame from every interface each PERIOD seconds. `receive` writes one record for each frame
 that an interface gets, stamped by the kernel, on its standard output when it ends: little-endian
-`(nanoseconds u64, receiver u16, sender u16, number u32)`.
+`(CLOCK_MONOTONIC nanoseconds u64, receiver u16, sender u16, number u32)`.
 """
 
 import selectors
@@ -65,6 +65,8 @@ def receive(places: list[str], duration_s: float) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
     end_s = time.monotonic() + duration_s
     records = bytearray()
+    # the kernel stamps in CLOCK_REALTIME
+    offset_ns = time.clock_gettime_ns(time.CLOCK_REALTIME) - time.monotonic_ns()
     while time.monotonic() < end_s and not stopped:
         for key, _ in selector.select(0.2):
             try:
@@ -72,7 +74,7 @@ def receive(places: list[str], duration_s: float) -> None:
                     frame, control, _, _ = key.fileobj.recvmsg(128, 64)  # type: ignore[union-attr]
                     seconds, nanoseconds = _TIMESPEC.unpack(control[0][2])
                     sender, number = _PAYLOAD.unpack_from(frame, _HEADER_BYTES)
-                    records += RECORD.pack(seconds * 1_000_000_000 + nanoseconds, key.data, sender, number)
+                    records += RECORD.pack(seconds * 1_000_000_000 + nanoseconds - offset_ns, key.data, sender, number)
             except BlockingIOError:
                 pass
     sys.stdout.buffer.write(records)
