@@ -64,7 +64,8 @@ class Timetable:
 
     def extend(self, window: Window, end_s: float, now_s: float) -> None:
         """Keep a started window's circuit until `end_s` (shorter allowed, not before now); push those behind it."""
-        window.end_s = max(end_s, now_s)
+        # however early the new end, a circuit still dark has to come up and carry its data
+        window.end_s = max(end_s, window.live_s + window.data_s if window.state == "dark" else now_s)
         self._push(self._followers(window), now_s)
 
     def end(self, window: Window, state: str, reason: str, now_s: float, *, switch_failed: bool = False) -> None:

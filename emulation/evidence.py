@@ -63,6 +63,8 @@ def gather(
         calibrated_excess_s=excess_s,
         retransmits=sum(record.get("retransmits") or 0 for record in of["sender"]),
         rtos=sum(record.get("rtos") or 0 for record in of["sender"]),
+        transfers=len(of["sender"]),
+        transfers_with_rto=sum(1 for record in of["sender"] if record.get("rtos")),
         drops=sum(row.get("drops") or 0 for row in links),
         machine=machine,
         faults=[*faults, *_faults(plan, frames, errors, controller_events)],

@@ -24,6 +24,7 @@ TIMER_LATENESS_P99_S = 0.005
 SWITCH_EXCESS_MEDIAN_S = 0.005
 BUSY_PERCENT = 95.0
 STEAL_PERCENT = 5.0
+TIMEOUT_PERCENT = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Measure:
 
 @dataclass(slots=True)
 class Evidence:
-    """What a run measured. Times are wall-clock (emulated) seconds; `faults` are sentences that each make it invalid."""
+    """What a run measured. Times are wall-clock (emulated) seconds; each sentence of `faults` makes it invalid."""
 
     scale: ScaleModel
     datapath: str
@@ -64,6 +65,8 @@ class Evidence:
     calibrated_excess_s: float | None = None
     retransmits: int = 0
     rtos: int = 0
+    transfers: int = 0
+    transfers_with_rto: int = 0
     drops: int = 0
     machine: MachineUse | None = None
     faults: list[str] = field(default_factory=list)
@@ -124,11 +127,12 @@ def measures(evidence: Evidence) -> list[Measure]:
     found += [
         Measure("TCP retransmissions", "segments", float(evidence.retransmits)),
         Measure("packets dropped by queues", "packets", float(evidence.drops)),
+        Measure("TCP timeouts (RTO)", "", float(evidence.rtos)),
         Measure(
-            "TCP timeouts (RTO)",
-            "",
-            float(evidence.rtos),
-            limit=0,
+            "transfers hit by a TCP timeout",
+            "%",
+            100 * evidence.transfers_with_rto / evidence.transfers if evidence.transfers else None,
+            limit=TIMEOUT_PERCENT,
             severity="degraded",
             remedy="a timeout does not scale with the cluster; it costs tens of ms that a real fabric would not",
         ),

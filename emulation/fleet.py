@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import subprocess
@@ -129,10 +130,8 @@ class Fleet:
         """End the zygote; its agents die with it."""
         if self._zygote is not None:
             if self._zygote.stdin:
-                try:
+                with contextlib.suppress(OSError):
                     self._zygote.stdin.close()
-                except OSError:
-                    pass
             end(self._zygote, patience_s=2.0)
 
     def _keep(self, message: Message) -> bool:

@@ -15,7 +15,13 @@ settings.load_profile("heliograph")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with its folder's tier; without root, skip real packets and say so."""
+    """Mark each test with its folder's tier; without root, skip real packets and say so.
+
+    Raises UsageError where Ryu's tier shares a process with the others: it patches the standard library under them.
+    """
+    folders = {item.path.relative_to(TESTS).parts[0] for item in items if item.path.is_relative_to(TESTS)}
+    if "openflow" in folders and len(folders) > 1:
+        raise pytest.UsageError("tests/openflow needs a process of its own: ./heliograph test does that")
     for item in items:
         parts = item.path.relative_to(TESTS).parts if item.path.is_relative_to(TESTS) else ()
         tier = parts[0] if parts else ""

@@ -231,7 +231,7 @@ def test_kernel_settings_are_those_of_a_host_and_of_a_router(make_testbed):
     assert sysctl("kl0", "conf/ks0/rp_filter") == "0"
     assert sysctl("p0", "ip_forward") == "0"
     assert sysctl("p0", "tcp_slow_start_after_idle") == "0"
-    assert "rto_min lock 20ms" in ip(testbed, "p0", "route show 10.64.0.0/16")
+    assert "rto_min lock 40ms" in ip(testbed, "p0", "route show 10.64.0.0/16")
 
 
 def test_an_unknown_sysctl_is_refused_by_name(make_testbed):

@@ -118,9 +118,28 @@ def test_a_later_call_adds_well_under_half_a_second(ready: Checkout) -> None:
     assert fastest_s([str(ready.path / "heliograph"), "run"]) - alone_s < 0.2
 
 
-def test_test_runs_pytest_in_the_checkout_with_its_arguments(ready: Checkout, tmp_path: Path) -> None:
+def test_test_runs_pytest_in_the_checkout_on_the_tests_it_is_given(ready: Checkout, tmp_path: Path) -> None:
     (ready.path / "pytest.py").write_text(CLI.replace("'cli'", "'pytest'"))
-    assert ready.run("test", "-k", "a or b", cwd=tmp_path).stdout == f"pytest {ready.path} -k a or b\n"
+    assert (
+        ready.run("test", "tests/unit", "-k", "a or b", cwd=tmp_path).stdout
+        == f"pytest {ready.path} tests/unit -k a or b\n"
+    )
+
+
+def test_test_runs_the_tier_of_ryu_in_a_process_of_its_own(ready: Checkout, tmp_path: Path) -> None:
+    (ready.path / "pytest.py").write_text(CLI.replace("'cli'", "'pytest'"))
+    assert ready.run("test", "-k", "a or b", cwd=tmp_path).stdout.splitlines() == [
+        f"pytest {ready.path} tests/openflow -k a or b",
+        f"pytest {ready.path} tests/unit tests/packets -k a or b",
+    ]
+
+
+def test_one_failing_tier_fails_the_tests_but_an_empty_one_does_not(ready: Checkout, tmp_path: Path) -> None:
+    script = "import sys; sys.exit({code} if 'tests/openflow' in sys.argv else 0)"
+    (ready.path / "pytest.py").write_text(script.format(code=1))
+    assert ready.run("test", cwd=tmp_path).returncode == 1
+    (ready.path / "pytest.py").write_text(script.format(code=5))
+    assert ready.run("test", cwd=tmp_path).returncode == 0
 
 
 def test_setup_of_a_set_up_checkout_does_nothing(ready: Checkout) -> None:

@@ -287,3 +287,14 @@ def test_affinity_leaves_the_head_where_the_session_was_served():
             core.transfer_done(request_id, part, 0.1)
         moves.append((placement.decode, placement.head_moves))
     assert moves == [("d0", True), ("d1", True), ("d0", True)]
+
+
+def test_a_shorter_prediction_leaves_a_dark_window_time_for_its_data():
+    core = reservations("layerwise")
+    core.admitted(demand("r0", migrates=False), 0.0)
+    core.prefill_started("r0", 0.1, 0.0)
+    core.last_chunk_started("r0", 0.03, 0.0)
+    (window,) = core.due(core.next_due_s())
+    core.last_chunk_started("r0", 0.0, 0.0051)
+    assert window.state == "dark"
+    assert window.end_s >= window.live_s + window.data_s

@@ -211,7 +211,7 @@ def test_a_path_that_does_not_exist_is_404_in_json(client: Client, method: str, 
 
 
 def test_an_exception_in_the_core_is_500_and_makes_the_run_invalid(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*arguments: Any) -> None:
         raise ZeroDivisionError("no decode instances")
@@ -223,6 +223,8 @@ def test_an_exception_in_the_core_is_500_and_makes_the_run_invalid(
         "datapaths": 0,
         "fault": "controller: admitted: ZeroDivisionError: no decode instances",
     }
+    assert "no decode instances" in caplog.text
+    caplog.clear()
 
 
 def test_the_metrics_count_events_by_status(client: Client) -> None:
