@@ -6,7 +6,9 @@ Three quirks live here and nowhere else:
   returns it, as the body of a WebSocket that has answered for itself; a body can be iterated, and so can an empty list.
 * eventlet pulls in dnspython to make name look-ups cooperative: 0.2 s of every start, for nothing here.
 * Ryu patches the standard library after it has imported much of it, so a lock of the logging module stays a real one
-  (eventlet warns of it). Patching first leaves Ryu nothing to do.
+  (eventlet warns of it). `main` patches before Ryu is imported.
+
+Importing this module prepares eventlet for Ryu's WSGI module and patches nothing.
 """
 
 import os
@@ -14,8 +16,6 @@ import sys
 import warnings
 from pathlib import Path
 
-# An application given as a path imports its siblings (`from controllers import ...`) from the checkout, not scripts/.
-sys.path[0] = str(Path(__file__).resolve().parent.parent)
 os.environ["EVENTLET_NO_GREENDNS"] = "yes"
 # Every start says that eventlet is in maintenance. Ryu has no other hub: the notice would only bury errors on stderr.
 warnings.filterwarnings("ignore", message=r"\s*Eventlet is deprecated")
@@ -23,13 +23,15 @@ warnings.filterwarnings("ignore", message=r"\s*Eventlet is deprecated")
 import eventlet  # noqa: E402
 import eventlet.wsgi  # noqa: E402
 
-eventlet.monkey_patch()
 if not hasattr(eventlet.wsgi, "ALREADY_HANDLED"):
     eventlet.wsgi.ALREADY_HANDLED = []
 
 
 def main() -> None:
     """Run ``ryu.cmd.manager`` with this process's arguments until it ends or is interrupted."""
+    # An application given as a path imports its siblings (`from controllers import ...`) from the checkout.
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    eventlet.monkey_patch()
     from ryu.cmd import manager
 
     manager.main()

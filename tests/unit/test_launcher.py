@@ -329,3 +329,21 @@ def test_a_service_policy_that_a_killed_set_up_left_is_removed(installation: Ins
     (installation.checkout.path / ".venv/.heliograph-system").unlink()
     assert installation.run().returncode == 0
     assert not installation.policy.exists()
+
+
+def python(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=60)
+
+
+def test_ryu_s_manager_starts_quietly() -> None:
+    done = python("scripts/ryu_manager.py", "--version")
+    assert (done.returncode, done.stdout + done.stderr) == (0, "ryu-manager 4.34\n")
+
+
+def test_importing_the_manager_readies_ryu_s_wsgi_module_and_patches_nothing() -> None:
+    done = python(
+        "-c",
+        "import scripts.ryu_manager, ryu.app.wsgi, eventlet.patcher as p;"
+        "print(any(map(p.is_monkey_patched, ['socket', 'thread', 'time'])))",
+    )
+    assert done.stdout == "False\n", done.stderr
