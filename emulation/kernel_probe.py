@@ -1,7 +1,7 @@
 """Tries kernel features for `emulation.preflight`: namespaces, links, qdiscs, filters, routes and sysctls.
 
-Everything is tried in an anonymous network and mount namespace of one child process. Whatever ends that process takes
-the namespace along, so a probe can leave nothing behind.
+Everything is tried in an anonymous network namespace of one child process. Whatever ends that process takes the
+namespace along, so a probe can leave nothing behind.
 """
 
 import os
@@ -12,8 +12,8 @@ from pathlib import Path
 
 PROBE_TIMEOUT_S = 20
 
-# Each line of output is `name <tab> ok|failed <tab> what the command said`. The private /run keeps `ip netns` off the
-# machine's own list of namespaces. 55 is 0x37: source and destination address, protocol, both ports.
+# Each line of output is `name <tab> ok|failed <tab> what the command said`. No `ip -n` and no `ip netns exec`: those remount
+# the file system, which fails where / is no mount point. 55 is 0x37: both addresses, protocol, both ports.
 PROBE_SCRIPT = r"""
 probe() {
   name=$1; shift
@@ -21,13 +21,12 @@ probe() {
   printf '%s\t%s\t%s\n' "$name" "$state" "$(printf %s "$said" | tr '\n\t' '  ')"
 }
 set_and_read() { echo "$2" >"/proc/sys/$1" && [ "$(cat "/proc/sys/$1")" = "$2" ]; }
-namespace() { mount -t tmpfs none /run && ip netns add probe; }
 htb() {
   tc qdisc replace dev probe0 root handle 1: htb &&
   tc class add dev probe0 parent 1: classid 1:1 htb rate 36mbit quantum 9000
 }
-probe namespaces namespace
-probe veth ip link add probe0 type veth peer name probe1 netns probe
+probe namespaces unshare --net true
+probe veth ip link add probe0 type veth peer name probe1
 probe gso_max_size ip link set dev probe0 gso_max_size 9000
 ip link set dev probe0 up; ip address add 10.255.0.1/24 dev probe0
 probe rto_min ip route add 10.254.0.0/24 via 10.255.0.2 rto_min 20ms
@@ -58,7 +57,7 @@ def probe_kernel() -> dict[str, ProbeResult]:
     Without root the features are tried in a user namespace, where the kernel allows one.
     """
     privileges = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    command = ["unshare", *privileges, "--mount", "--net", "sh", "-c", PROBE_SCRIPT]
+    command = ["unshare", *privileges, "--net", "sh", "-c", PROBE_SCRIPT]
     try:
         done = subprocess.run(
             command,
