@@ -12,8 +12,8 @@ from pathlib import Path
 
 PROBE_TIMEOUT_S = 20
 
-# Each line of output is `name <tab> ok|failed <tab> what the command said`. No `ip -n` and no `ip netns exec`: those remount
-# the file system, which fails where / is no mount point. 55 is 0x37: both addresses, protocol, both ports.
+# Each line of output is `name <tab> ok|failed <tab> what the command said`. No `ip -n` and no `ip netns exec`:
+# those remount /, which fails in a chroot whose / is no mount point. 55 is 0x37: both addresses, protocol, both ports.
 PROBE_SCRIPT = r"""
 probe() {
   name=$1; shift
