@@ -107,16 +107,29 @@ class Timetable:
 
     def next_due_s(self) -> float | None:
         """The earliest start among booked windows that nothing stands before."""
-        return min((window.start_s for window in self._first_windows() if window.state == "booked"), default=None)
+        firsts = self._first_windows()
+        starts = [window.start_s for window in firsts if window.state == "booked"]
+        joined = [
+            (window.live_at_s or 0.0) for window in firsts if window.state == "live" and self._continuation(window)
+        ]
+        return min((*starts, *joined), default=None)
 
     def start_due(self, now_s: float) -> list[Window]:
-        """Start every booked window whose time has come and whose ports are free, in time order."""
+        """Start every booked window whose time has come and whose ports are free, in time order.
+
+        Where a request's next window follows on the same circuit without a gap, it is live together with the first:
+        between the two its sender would wait for nothing but our word.
+        """
         self.settle(now_s)
         started = []
         for window in sorted(self._first_windows(), key=lambda window: (window.start_s, window.id)):
             if window.state == "booked" and window.start_s <= now_s + SAME_INSTANT_S:
                 self._start(window, now_s)
                 started.append(window)
+            if window.state == "live" and (joined := self._continuation(window)) is not None:
+                joined.state = "live"
+                joined.live_at_s = now_s
+                started.append(joined)
         return started
 
     def switched(self, window: Window, now_s: float) -> Window:
@@ -178,6 +191,16 @@ class Timetable:
                     self.calendars[calendar.peer].peer = None
                     calendar.peer = calendar.owner = None
         self._push(self._followers(window), now_s)
+
+    def _continuation(self, window: Window) -> Window | None:
+        """The booked window right behind a live one, on both calendars, of the same request and circuit."""
+        followers = self._followers(window)
+        if len(followers) != 2 or followers[0] is not followers[1]:
+            return None
+        follower = followers[0]
+        same = follower.request_id == window.request_id and follower.joins(window.prefill, window.decode)
+        contiguous = follower.start_s <= window.end_s + SAME_INSTANT_S
+        return follower if same and contiguous and follower.state == "booked" else None
 
     def _join(self, window: Window) -> None:
         for calendar, peer in zip(self._both(window), (window.decode, window.prefill), strict=True):
@@ -244,7 +267,9 @@ class Timetable:
             _, window_id = heapq.heappop(waiting)
             window = self.windows[window_id]
             free_s = self._free_s(window)
-            if window.state != "booked" or window.start_s >= free_s - SAME_INSTANT_S:
+            # one that is live behind its request's first window moves with it; a window that is first never does
+            movable = window.state == "booked" or (window.state == "live" and free_s > 0)
+            if not movable or window.start_s >= free_s - SAME_INSTANT_S:
                 continue
             window.move_to(free_s)
             for follower in self._followers(window):

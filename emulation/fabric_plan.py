@@ -132,7 +132,8 @@ class FabricPlan:
                     "role": instance.role,
                     "namespace": namespaces[instance.name],
                     "host_ip": instance.host_ip,
-                    "gpu_ips": list(instance.gpu_ips),
+                    # the ceiling has no KV network, so nothing to listen on
+                    "gpu_ips": [] if self.fabric.kind == "none" else list(instance.gpu_ips),
                 }
                 for instance in cluster.instances
             ],

@@ -99,6 +99,9 @@ class Agent:
         try:
             loop.run_until_complete(self._live(parent))
         finally:
+            # a SIGTERM now has nothing left to interrupt, and must not reach for the loop's closed wake-up descriptor
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            signal.set_wakeup_fd(-1)
             with contextlib.suppress(RuntimeError):
                 loop.close()
         return self._exit_status

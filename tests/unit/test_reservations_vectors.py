@@ -88,9 +88,13 @@ def test_v3_layerwise_the_second_request_does_not_fit_in_the_gap_and_waits_for_t
     assert [entry for entry in run.log if entry[1] == "r2"] == [
         (190.893, "r2", "head", "dark"),
         (215.893, "r2", "head", "live"),
+        (215.893, "r2", "tail", "live"),  # its window follows the head's without a gap: [335.314, 337.317]
         (335.314, "r2", "head", "done"),
-        (335.314, "r2", "tail", "live"),
         (337.317, "r2", "tail", "done"),
+    ]
+    assert [milliseconds(window) for window in run.core.windows.values() if window.request_id == "r2"] == [
+        pytest.approx((190.893, 215.893, 335.314), abs=1e-3),
+        pytest.approx((335.314, 335.314, 337.317), abs=1e-3),
     ]
     assert (ttft_ms(run, r1), ttft_ms(run, r2)) == (190.893, 307.317)
 
