@@ -14,7 +14,7 @@ import yaml
 from rich.console import Console
 
 from emulation.fabric_plan import FabricPlan
-from emulation.fabric_run import FabricResult, FabricRun
+from emulation.fabric_run import FabricResult, FabricRun, RunFailed
 from emulation.ledger import RunLedger, clean, dead_runs
 from experiments.spec import Experiment
 from results.artifacts import RunDirectory, provenance
@@ -81,6 +81,12 @@ def run_experiment(
                 result = _run_fabric(plan, ledger, run_directory, datapath, console)
                 runs.append(_summary(plan, result, arrivals.requests))
                 run_directory.write_summary(runs)
+                if result.failure:
+                    write_report(run_directory.path)
+                    raise RunFailed(
+                        f"fabric {fabric.name} ended early: {result.failure}\nwhat it measured, and what came before, "
+                        f"is in {run_directory.path}"
+                    )
     summary = run_directory.summary()
     write_report(run_directory.path)
     return summary
@@ -108,8 +114,6 @@ def _run_fabric(
     run_directory.write_fidelity(name, seed, result.fidelity | {"timings_s": result.timings_s})
     timings = ", ".join(f"{step} {seconds:.1f} s" for step, seconds in result.timings_s.items())
     console.print(f"{title}: {result.fidelity['verdict']} ({timings})", highlight=False, markup=False)
-    if result.failure:
-        console.print(f"{title}: ended early: {result.failure}", highlight=False, markup=False)
     return result
 
 

@@ -22,13 +22,17 @@ from typing import Any
 import pandas as pd
 
 from emulation.controller_process import NORTHBOUND_PORT, ControllerError, ControllerProcess
+from emulation.ecmp import EcmpError
 from emulation.evidence import gather
 from emulation.fabric_plan import FabricPlan, rounds
 from emulation.fidelity import Evidence, judge
 from emulation.fleet import Fleet, FleetError, Message
 from emulation.ledger import RunLedger
 from emulation.machine import MachineUse, MachineWatch
+from emulation.netns import NamespaceError
+from emulation.ovs import OpenVSwitchError
 from emulation.paths import PathProbe, ecmp_ports
+from emulation.probe import ProbeError
 from emulation.testbed import Testbed, TestbedError
 from results.merge import Frames, merge
 from results.schema import LINKS
@@ -39,6 +43,19 @@ CONNECT_TIMEOUT_S = 10.0
 COUNTDOWN_S = 0.3
 #: Steps of a switch that are not tau itself.
 EXCESS_STEPS = ("remove", "barrier", "purge", "install", "barrier2", "purge2")
+
+
+#: What ends a run in an orderly way; anything else is a fault of ours and shows its traceback.
+STOPPERS = (
+    FleetError,
+    ControllerError,
+    TestbedError,
+    OpenVSwitchError,
+    NamespaceError,
+    ProbeError,
+    EcmpError,
+    OSError,
+)
 
 
 class RunFailed(RuntimeError):
@@ -86,7 +103,7 @@ class FabricRun:
                 self._step("build", self._build)
                 self._step("connect", self._connect)
                 self._step("run", self._run)
-            except (FleetError, ControllerError, TestbedError, OSError) as error:
+            except STOPPERS as error:
                 if not self._started:
                     raise RunFailed(f"fabric {self.plan.fabric.name}: {error}") from error
                 failure = str(error)

@@ -19,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from namespaces import inside
+
 from emulation import netns
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,12 +112,12 @@ class CircuitSwitch:
         for name in ("ovs", *self._names):
             self._run("ip", "netns", "add", self._prefix + name)
             self._namespaces.append(self._prefix + name)
-        self._run("ip", "-n", self.namespace, "link", "set", "lo", "up")
+        self._run(*inside(self.namespace), "ip", "link", "set", "lo", "up")
         for name in self._names:
             end = self._prefix + name
-            self._run("ip", "-n", end, "link", "add", "gpu0", "type", "veth", "peer", name, "netns", self.namespace)
-            self._run("ip", "-n", end, "link", "set", "gpu0", "up")
-            self._run("ip", "-n", self.namespace, "link", "set", name, "up")
+            self._run(*inside(end), "ip", "link", "add", "gpu0", "type", "veth", "peer", name, "netns", self.namespace)
+            self._run(*inside(end), "ip", "link", "set", "gpu0", "up")
+            self._run(*inside(self.namespace), "ip", "link", "set", name, "up")
         self._start_controller()
         self._start_switch()
         self._until_ready()
@@ -146,9 +148,9 @@ class CircuitSwitch:
         lines = [json.loads(line) for line in self.log.read_text().splitlines()]
         return [line for line in lines if line["event"] == kind]
 
-    def spawn(self, *command: str, inside: bool = True, **options: Any) -> subprocess.Popen[bytes]:
+    def spawn(self, *command: str, enter: bool = True, **options: Any) -> subprocess.Popen[bytes]:
         """Start a process that `stop` will end; inside the switch's namespace unless told otherwise."""
-        where = ("ip", "netns", "exec", self.namespace) if inside else ()
+        where = inside(self.namespace) if enter else ()
         process = subprocess.Popen([*where, *command], cwd=ROOT, **options)
         self._processes.append(process)
         return process

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from namespaces import inside
 
 from emulation.ledger import LedgerError, RunLedger, clean, dead_runs
 from emulation.netns import NETNS_DIR, NamespaceError, batch, run_in, socket_in, write_sysctls
@@ -142,7 +143,7 @@ def test_a_failed_build_leaves_nothing_and_says_what_failed(ledger):
 def test_what_changed_behind_our_back_is_named(make_testbed, command, complaint):
     testbed = make_testbed(demo("eps", uplinks=1))
     testbed.verify()
-    subprocess.run(["ip", "netns", "exec", testbed.namespace("p0"), *command.split()], check=True)
+    subprocess.run([*inside(testbed.namespace("p0")), *command.split()], check=True)
     with pytest.raises((TestbedError, NamespaceError), match=complaint):
         testbed.verify()
 

@@ -15,6 +15,7 @@ LOAD = """
 import sys
 from mininet.net import Mininet
 from mininet.log import setLogLevel
+from namespaces import inside
 setLogLevel("warning")
 customs = {}
 path = sys.argv[1]
@@ -31,8 +32,8 @@ def in_namespace(ledger):
     ledger.namespaces([namespace])
 
     def run(program: str, file: str, **environment: str) -> str:
-        inside = ["ip", "netns", "exec", namespace]
-        command = [*inside, sys.executable, "-c", LOAD + program, str(ROOT / "topologies" / file)]
+        words = inside(namespace)
+        command = [*words, sys.executable, "-c", LOAD + program, str(ROOT / "topologies" / file)]
         done = subprocess.run(
             command, capture_output=True, text=True, env=os.environ | environment, timeout=120, check=False
         )

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any, TypeVar
 
 import pytest
+from namespaces import inside
 
 from emulation.agents.clock import new_event_loop
 from emulation.agents.kernel import enter_network_namespace, set_timer_slack
@@ -49,18 +50,18 @@ def pair() -> Iterator[Pair]:
         for name, _ in ends:
             shell("ip", "netns", "add", name)
         peer = ("peer", "name", "kv0", "netns", names.receiver)
-        shell("ip", "-n", names.sender, "link", "add", "kv0", "type", "veth", *peer)
+        shell(*inside(names.sender), "ip", "link", "add", "kv0", "type", "veth", *peer)
         for name, ip in ends:
-            shell("ip", "-n", name, "link", "set", "lo", "up")
-            shell("ip", "-n", name, "link", "set", "kv0", "gso_max_size", "9000", "up")
-            shell("ip", "-n", name, "addr", "add", f"{ip}/24", "dev", "kv0")
-            tc = ("tc", "-n", name, "qdisc", "add", "dev", "kv0")
+            shell(*inside(name), "ip", "link", "set", "lo", "up")
+            shell(*inside(name), "ip", "link", "set", "kv0", "gso_max_size", "9000", "up")
+            shell(*inside(name), "ip", "addr", "add", f"{ip}/24", "dev", "kv0")
+            tc = (*inside(name), "tc", "qdisc", "add", "dev", "kv0")
             shell(*tc, "root", "handle", "1:", "htb", "default", "1")
             rate = ("rate", f"{WIRE_BPS}bit", "ceil", f"{WIRE_BPS}bit", "burst", "3028", "cburst", "3028")
-            shell("tc", "-n", name, "class", "add", "dev", "kv0", "parent", "1:", "classid", "1:1", "htb", *rate)
+            shell(*inside(name), "tc", "class", "add", "dev", "kv0", "parent", "1:", "classid", "1:1", "htb", *rate)
             shell(*tc, "parent", "1:1", "handle", "10:", "bfifo", "limit", "60000")
             for key in ("tcp_slow_start_after_idle=0", "tcp_no_metrics_save=1"):
-                shell("ip", "netns", "exec", name, "sysctl", "-qw", f"net.ipv4.{key}")
+                shell(*inside(name), "sysctl", "-qw", f"net.ipv4.{key}")
         yield names
     finally:
         for name, _ in ends:

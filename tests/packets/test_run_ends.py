@@ -1,0 +1,171 @@
+"""A whole run from the command line, and every way it can end: nothing of it remains."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from emulation.ledger import BASE, dead_runs
+from results.artifacts import RunDirectory
+
+ROOT = Path(__file__).resolve().parents[2]
+SHORT = ["--set", "workload.window_s=6", "--set", "workload.warmup_s=2"]
+MACHINE_TOO_BUSY = 3
+
+
+def heliograph(*arguments: str, **options) -> subprocess.Popen[str]:
+    command = [sys.executable, str(ROOT / "cli.py"), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, **options)
+
+
+def namespaces() -> set[str]:
+    return set(os.listdir("/run/netns")) if Path("/run/netns").is_dir() else set()
+
+
+def processes() -> set[str]:
+    """Command lines of agents, controllers and switches of ours, by pid."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(b"emulation.agents" in word or b"ryu_manager" in word or b"/run/heliograph" in word for word in words):
+            found.add(f"{path.parent.name}: {b' '.join(words).decode()[:120]}")
+    return found
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    before = namespaces(), processes()
+    assert not dead_runs(), "an earlier run left something behind: ./heliograph clean"
+    yield
+    assert (namespaces(), processes()) == before
+    assert not [path for path in BASE.iterdir() if path.is_dir()], "a run directory is left"
+
+
+def wait_for(run: subprocess.Popen[str], text: str, timeout_s: float = 30.0) -> str:
+    """Read the run's output up to a line with `text`."""
+    assert run.stdout is not None
+    seen, deadline_s = "", time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        line = run.stdout.readline()
+        seen += line
+        if text in line:
+            return seen
+        if not line and run.poll() is not None:
+            break
+    raise AssertionError(f"{text!r} did not appear in:\n{seen}")
+
+
+def test_a_short_run_writes_every_artifact(tmp_path: Path) -> None:
+    run = heliograph("run", "experiments/demo.yaml", *SHORT, "--artifact-dir", str(tmp_path / "out"))
+    output, _ = run.communicate(timeout=120)
+    assert run.returncode in (0, MACHINE_TOO_BUSY), output
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert [(entry["name"], entry["fabric"]) for entry in summary["runs"]] == [
+        ("eps-2to1-ecmp", "eps"),
+        ("ocs-25ms", "ocs"),
+        ("ocs-25ms-no-reuse", "ocs"),
+    ]
+    offered = {json.dumps(entry["requests"], sort_keys=True) for entry in summary["runs"]}
+    assert len(offered) == 1, "every fabric sees and completes the same requests"
+    assert summary["runs"][0]["requests"]["failed"] == 0
+    assert (run.returncode == 0) == all(entry["verdict"] != "invalid" for entry in summary["runs"])
+    directory = RunDirectory.open(tmp_path / "out")
+    arrivals = []
+    for entry in summary["runs"]:
+        requests = directory.table(entry["name"], 1, "requests")
+        parts = requests.filter(regex="^(queue|prefill|circuit_wait|transfer_exposed|control|return)_s$")
+        assert parts.shape[1] == 6
+        assert (parts.sum(axis=1) - requests["ttft_s"]).abs().max() < 1e-6
+        links = directory.table(entry["name"], 1, "links")
+        assert links["tx_bytes"].sum() > directory.table(entry["name"], 1, "transfers")["emulated_bytes"].sum()
+        arrivals.append(requests["arrival_s"].tolist())
+    assert arrivals[0] == arrivals[1] == arrivals[2]
+    circuits = directory.table("ocs-25ms-no-reuse", 1, "circuits")
+    assert circuits["needs_switch"].all()
+    steps = circuits[["remove_s", "barrier_s", "purge_s", "dark_wait_s", "install_s", "barrier2_s", "purge2_s"]]
+    assert (steps.sum(axis=1) >= 0.025).all()
+    assert "plotly" in (tmp_path / "out" / "report.html").read_text()[:6_000_000].lower()
+    assert yaml.safe_load((tmp_path / "out" / "config.yaml").read_text())["name"] == "demo"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("moment", ["eps-2to1-ecmp: build", "ocs-25ms: connect", "ocs-25ms: run"])
+def test_an_interrupted_run_removes_everything_and_says_so(
+    tmp_path: Path, number: signal.Signals, code: int, moment: str
+) -> None:
+    run = heliograph("run", "experiments/demo.yaml", *SHORT, "--artifact-dir", str(tmp_path / "out"))
+    wait_for(run, moment)
+    time.sleep(0.3)
+    began_s = time.monotonic()
+    run.send_signal(number)
+    output, _ = run.communicate(timeout=20)
+    assert time.monotonic() - began_s < 10
+    assert run.returncode == code, output
+    assert f"interrupted by {number.name}" in output
+    assert "Traceback" not in output
+
+
+def test_a_second_run_refuses_while_one_is_alive(tmp_path: Path) -> None:
+    first = heliograph("run", "experiments/demo.yaml", *SHORT, "--artifact-dir", str(tmp_path / "first"))
+    wait_for(first, "run")
+    second = heliograph("run", "experiments/demo.yaml", *SHORT, "--artifact-dir", str(tmp_path / "second"))
+    output, _ = second.communicate(timeout=30)
+    assert second.returncode == 1
+    assert str(first.pid) in output
+    assert "Traceback" not in output
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=20)
+
+
+@pytest.mark.parametrize("moment", ["eps-2to1-ecmp: build", "ocs-25ms: run"])
+def test_clean_removes_what_a_killed_run_left(tmp_path: Path, moment: str) -> None:
+    run = heliograph("run", "experiments/demo.yaml", *SHORT, "--artifact-dir", str(tmp_path / "out"))
+    wait_for(run, moment)
+    time.sleep(0.15)
+    run.kill()
+    run.communicate(timeout=10)
+    foreign = f"hgffff-{os.getpid()}"  # looks like ours, but no ledger lists it
+    subprocess.run(["ip", "netns", "add", foreign], check=True)
+    try:
+        clean = heliograph("clean")
+        output, _ = clean.communicate(timeout=20)
+        assert clean.returncode == 0, output
+        assert foreign in namespaces()
+    finally:
+        subprocess.run(["ip", "netns", "del", foreign], check=True)
+
+
+@pytest.mark.parametrize(
+    ("victim", "says"),
+    [("emulation.agents.zygote", "agent"), ("ryu_manager", "controller"), ("ovs-vswitchd", "ovs-vswitchd")],
+)
+def test_a_process_that_dies_ends_the_run_with_a_reason(tmp_path: Path, victim: str, says: str) -> None:
+    run = heliograph("run", "experiments/demo.yaml", *SHORT, "--artifact-dir", str(tmp_path / "out"))
+    wait_for(run, "ocs-25ms: run")
+    time.sleep(2.0)
+    pid = next(int(line.split(":")[0]) for line in processes() if victim in line)
+    began_s = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    output, _ = run.communicate(timeout=60)
+    assert run.returncode in (1, MACHINE_TOO_BUSY), output
+    assert "Traceback" not in output
+    verdicts = {entry["name"]: entry for entry in json.loads((tmp_path / "out" / "summary.json").read_text())["runs"]}
+    entry = verdicts["ocs-25ms"]
+    assert entry["verdict"] == "invalid"
+    assert any(says in reason for reason in entry["reasons"]), entry["reasons"]
+    counts = entry["requests"]
+    assert counts["offered"] == counts["completed"] + counts["failed"] + counts["unfinished"]
+    assert "ocs-25ms-no-reuse" not in verdicts, "a run that was cut short does not go on"
+    assert time.monotonic() - began_s < 15
