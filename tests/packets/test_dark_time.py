@@ -157,7 +157,7 @@ def swap_under_streams(switch: CircuitSwitch) -> Observed:
     """All rounds while every prefill instance sends."""
     stream = [sys.executable, str(Path(frame_stream.__file__))]
     timing = [str(STREAM_S), str(PERIOD_S)]
-    options: dict[str, Any] = {"inside": False, "env": {"PYTHONPATH": str(ROOT)}}
+    options: dict[str, Any] = {"enter": False, "env": {"PYTHONPATH": str(ROOT)}}
     places = [[switch.place(name) for name in names] for names in (DECODES, PREFILLS)]
     receiver = switch.spawn(*stream, "receive", *timing, *places[0], stdout=subprocess.PIPE, **options)
     sender = switch.spawn(*stream, "send", *timing, *places[1], **options)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from namespaces import inside
 
 from emulation.ovs import OpenVSwitch
 
@@ -15,7 +16,6 @@ LOAD = """
 import sys
 from mininet.net import Mininet
 from mininet.log import setLogLevel
-from namespaces import inside
 setLogLevel("warning")
 customs = {}
 path = sys.argv[1]
