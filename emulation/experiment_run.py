@@ -75,7 +75,7 @@ def run_experiment(
             arrivals = experiment.arrivals(seed)
             for report in arrivals.reports:
                 for line in report.lines():
-                    console.print(line, highlight=False, markup=False)
+                    console.print(line, highlight=False, markup=False, soft_wrap=True)
             for fabric in experiment.fabrics:
                 plan = FabricPlan(experiment, fabric, seed, tuple(arrivals.requests))
                 result = _run_fabric(plan, ledger, run_directory, datapath, console)
@@ -113,7 +113,7 @@ def _run_fabric(
     run_directory.write_table(name, seed, "circuits", frames.circuits)
     run_directory.write_fidelity(name, seed, result.fidelity | {"timings_s": result.timings_s})
     timings = ", ".join(f"{step} {seconds:.1f} s" for step, seconds in result.timings_s.items())
-    console.print(f"{title}: {result.fidelity['verdict']} ({timings})", highlight=False, markup=False)
+    console.print(f"{title}: {result.fidelity['verdict']} ({timings})", highlight=False, markup=False, soft_wrap=True)
     return result
 
 

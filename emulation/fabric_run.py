@@ -210,7 +210,7 @@ class FabricRun:
                     lambda message: message.get("type") == "bye" and message.get("agent") == "gw",
                     timeout_s=limit_s,
                     what="replay",
-                    tick=lambda: self._tick(scale.real_s(time.monotonic() - t0_s), total_s),
+                    tick=lambda: self._tick(max(0.0, scale.real_s(time.monotonic() - t0_s)), total_s),
                     tick_s=0.5,
                 )
             finally:
