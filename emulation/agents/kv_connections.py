@@ -1,17 +1,11 @@
 """The KV connections of one prefill instance: kept per decode, or new per transfer with a source port for ECMP."""
 
 import asyncio
-import hashlib
 from collections import deque
 
 from emulation.agents.config import AgentConfig, InstanceConfig
 from emulation.transfer import KvConnection, open_connection
-
-
-def hashed_uplink(seed: int, parts: tuple[str, ...], uplinks: int) -> int:
-    """The uplink a flow hashes to: blake2b over the seed and what identifies the flow, uniform over the uplinks."""
-    text = "\0".join((str(seed), *parts)).encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") % uplinks
+from workloads.flow_hash import hashed_uplink
 
 
 class SourcePorts:

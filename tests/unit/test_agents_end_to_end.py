@@ -153,7 +153,7 @@ def test_a_connect_that_nobody_answers_is_reported(launch: Launch) -> None:
 
 
 def test_a_transfer_leaves_from_a_source_port_of_the_uplink_it_hashes_to(launch: Launch) -> None:
-    from emulation.agents.kv_connections import hashed_uplink
+    from workloads.flow_hash import hashed_uplink
 
     pools = [[20_000 + i for i in range(8)], [20_100 + i for i in range(8)]]
     requests = [a_request(i, 0.02 * i) for i in range(10)]

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from emulation.agents.clock import ClockNotStarted, Lateness, RunClock, new_event_loop
 from emulation.agents.kernel import TcpCounters, parse_tcp_info
-from emulation.agents.kv_connections import SourcePorts, hashed_uplink
+from emulation.agents.kv_connections import SourcePorts
 from emulation.agents.outgoing import OutgoingTransfer
 from emulation.agents.wire import HEADER_BYTES, Part
 from emulation.scale import ScaleModel
 from emulation.transfer import SEGMENT_BYTES, Frame, released_bytes
 from workloads.kv import kv_model
+from workloads.flow_hash import hashed_uplink
 from workloads.prefill import TIMINGS
 from workloads.serving import KvStream, TransferMode
 
