@@ -1,0 +1,94 @@
+"""One request in the twin, from its arrival to its first token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from controllers.demand import Placement
+from simulation.release import Piece
+from workloads.prefill import PrefillPlan
+from workloads.request import Request
+from workloads.serving import KvStream
+
+
+@dataclass(slots=True, eq=False)
+class Sent:
+    """What one rank received: first and last byte (None: not all of it), and over which uplink."""
+
+    first_byte_s: float
+    last_byte_s: float | None = None
+    uplink: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request; times are run-clock seconds, None where nothing has happened yet."""
+
+    index: int
+    request: Request
+    prefill: str
+    sent_s: float
+    received_s: float | None = None
+    plan: PrefillPlan | None = None
+    start_s: float | None = None
+    end_s: float | None = None
+    placement: Placement | None = None
+    decided_s: float | None = None
+    stream: KvStream | None = None
+    pieces: tuple[Piece, ...] = ()
+    ranks: dict[int, Sent] = field(default_factory=dict)
+    told_live: list[list[Any]] = field(default_factory=list)
+    last_byte_s: float | None = None
+    first_token_s: float | None = None
+
+    def records(self, ranks: int) -> list[dict[str, Any]]:
+        """As the agents of an emulation would have written them down."""
+        request, completed = self.request, self.first_token_s is not None
+        rows: list[dict[str, Any]] = [
+            {
+                "of": "request",
+                "id": request.id,
+                "index": self.index,
+                "tenant": request.tenant,
+                "arrival_s": request.arrival_s,
+                "sent_s": self.sent_s,
+                "prefill": self.prefill,
+                "first_token_s": self.first_token_s,
+                "status": "completed" if completed else "unfinished",
+                "reason": "" if completed else "no first token before the end of the run",
+            }
+        ]
+        if self.received_s is None:
+            return rows
+        rows.append(
+            {
+                "of": "prefill",
+                "id": request.id,
+                "prefill": self.prefill,
+                "received_s": self.received_s,
+                "start_s": self.start_s,
+                "end_s": self.end_s,
+                "decode": None if self.placement is None else self.placement.decode,
+                "head_moves": None if self.placement is None else self.placement.head_moves,
+                "decided_s": self.decided_s,
+                "told_live": self.told_live,
+            }
+        )
+        for rank in range(ranks) if self.ranks else ():
+            sent = self.ranks[rank] if rank in self.ranks else self.ranks[0]
+            assert self.stream is not None
+            assert self.placement is not None
+            rows.append(
+                {
+                    "of": "transfer",
+                    "id": request.id,
+                    "decode": self.placement.decode,
+                    "rank": rank,
+                    "bytes": self.stream.total_bytes,
+                    "first_byte_s": sent.first_byte_s,
+                    "last_byte_s": sent.last_byte_s,
+                    "uplink": sent.uplink,
+                }
+            )
+        return rows

@@ -1,0 +1,68 @@
+"""The links of a packet fabric as numbers: GPU NICs out and in, uplinks of every rack, downlinks of every spine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from experiments.spec import Eps, Experiment
+from simulation.flows import Allocate, fair
+from topologies.cluster import Cluster, Instance
+
+#: How a path is chosen, and how links are shared: routing -> (flows are hashed onto uplinks, rule of sharing).
+ROUTINGS: dict[str, tuple[bool, Allocate]] = {"ecmp": (True, fair), "adaptive": (False, fair)}
+
+
+class PacketFabric:
+    """A leaf-spine with one uplink from every rack to each of `uplinks` spines, every link at the GPU link's rate.
+
+    `ecmp` takes one uplink and the same spine's downlink. `adaptive` spreads ideally: the uplinks of a rack are one link
+    of their joint rate, and so are the downlinks to it.
+    """
+
+    def __init__(self, experiment: Experiment, fabric: Eps, cluster: Cluster) -> None:
+        if fabric.routing not in ROUTINGS:
+            raise ValueError(f"routing {fabric.routing!r}: the twin knows {', '.join(ROUTINGS)}")
+        self.hashed, self.allocate = ROUTINGS[fabric.routing]
+        self.ranks = experiment.cluster.gpus_per_instance
+        self.uplinks = experiment.uplinks(fabric)
+        self.ecmp_seed, self.ecmp_unit = fabric.ecmp_seed, fabric.ecmp_unit
+        self.link_bytes_per_s = experiment.kv_goodput_bytes_per_s
+        self.capacities: list[float] = []
+        self._rows: list[dict[str, Any]] = []
+        self._number: dict[tuple[str, str | int, int], int] = {}
+        self._rack = {instance.name: instance.rack for instance in cluster.instances}
+        for instance in cluster.instances:
+            self._add_nics(instance)
+        for rack in range(cluster.racks):
+            for spine in range(self.uplinks) if self.hashed else (-1,):
+                self._add("up", rack, spine, node=f"kl{rack}", peer=f"ks{spine}", role="uplink")
+                self._add("down", rack, spine, node=f"ks{spine}", peer=f"kl{rack}", role="downlink")
+
+    def _add_nics(self, instance: Instance) -> None:
+        for rank in range(self.ranks):
+            leaf, nic, port = f"kl{instance.rack}", f"gpu{rank}", f"{instance.name}-gpu{rank}"
+            self._add("out", instance.name, rank, node=instance.name, interface=nic, peer=leaf, role="gpu-nic")
+            self._add("in", instance.name, rank, node=leaf, interface=port, peer=instance.name, role="leaf-to-gpu")
+
+    def _add(self, what: str, of: str | int, number: int, *, interface: str = "", **row: str) -> None:
+        pooled = number < 0
+        self._number[what, of, number] = len(self.capacities)
+        self.capacities.append(self.link_bytes_per_s * (self.uplinks if pooled else 1))
+        named = {key: value.replace("ks-1", "spines") for key, value in row.items()}
+        self._rows.append(named | {"interface": interface or named["peer"]})
+
+    def path(self, prefill: str, decode: str, rank: int, uplink: int | None) -> tuple[int, ...]:
+        """The links from a rank of a prefill instance to the same rank of a decode instance, by number."""
+        number, spine = self._number, -1 if uplink is None else uplink
+        leaf, far_leaf = self._rack[prefill], self._rack[decode]
+        ends = number["out", prefill, rank], number["in", decode, rank]
+        if leaf == far_leaf:
+            return ends
+        return ends[0], number["up", leaf, spine], number["down", far_leaf, spine], ends[1]
+
+    def link_rows(self, carried_bytes: list[float]) -> list[dict[str, Any]]:
+        """Rows of links.csv, in real units: `tx_bytes` are payload."""
+        return [
+            row | {"goodput_bps": capacity * 8, "tx_bytes": round(carried)}
+            for row, capacity, carried in zip(self._rows, self.capacities, carried_bytes, strict=True)
+        ]

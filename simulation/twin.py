@@ -1,0 +1,301 @@
+"""One fabric and one seed in virtual time: the same queues, streams and decisions as the emulation, and ideal flows.
+
+The gateway sends each request to the prefill instance with the fewest unfinished ones; the instance's queue yields the
+events of Algorithm 1; the controller's own core answers them; a network carries the KV; the first token returns when
+the last byte of every rank has arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from controllers.config import ControllerConfig
+from controllers.config import core as controller_core
+from controllers.demand import Demand, FabricController, Placement
+from controllers.reservations import Reservations
+from experiments.spec import Eps, Experiment, Fabric, Ocs
+from results.merge import Frames, merge
+from results.schema import LINKS
+from simulation.clock import VirtualClock
+from simulation.constants import Constants
+from simulation.job import Job
+from simulation.networks import Ceiling, CircuitNetwork, Network, PacketNetwork
+from simulation.packet_fabric import PacketFabric
+from simulation.release import release_pieces
+from topologies.cluster import Cluster
+from workloads.request import Request
+from workloads.serving import KvStream, LastChunkStarted, LeastUnfinished, PrefillQueue, PrefillStarted
+
+#: Real seconds after the last arrival that a run waits for what is under way; the emulation's own.
+DRAIN_S = 45.0
+
+
+@dataclass
+class TwinResult:
+    """Tables as an emulation has them, and how much there was to do: `flow_updates` are rates computed."""
+
+    frames: Frames
+    links: pd.DataFrame
+    end_s: float
+    flow_updates: int = 0
+
+
+@dataclass
+class Twin:
+    """A fabric of an experiment with its requests.
+
+    `uplinks`: what an emulation recorded, by request id and rank; `stand`: circuits that stand before the clock,
+    prefill -> decode. `run()` once. Raises ValueError for a policy or routing that is not there.
+    """
+
+    experiment: Experiment
+    fabric: Fabric
+    seed: int
+    requests: Sequence[Request]
+    constants: Constants = field(default_factory=Constants)
+    uplinks: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    stand: Mapping[str, str] = field(default_factory=dict)
+
+    def run(self) -> TwinResult:
+        """Until every request has its first token, or the drain is over."""
+        experiment = self.experiment
+        self._kv, self._timing = experiment.kv, experiment.timing
+        self._cluster = cluster_of(experiment)
+        self._owned = experiment.owned_instances()
+        self._clock = VirtualClock()
+        self._core: FabricController = build_core(experiment, self.fabric, self._cluster, self.seed, self.constants)
+        self._jobs: dict[str, Job] = {}
+        self._balance = LeastUnfinished()
+        names = [instance.name for instance in self._cluster.instances if instance.role == "prefill"]
+        self._queues = {name: PrefillQueue(self._timing, self._kv.layers) for name in names}
+        self._network = self._build_network()
+        for index, request in enumerate(self.requests):
+            self._clock.at(request.arrival_s, lambda now_s, i=index, r=request: self._arrive(i, r, now_s))  # type: ignore[misc]
+        last_s = max((request.arrival_s for request in self.requests), default=0.0)
+        self._clock.run(last_s + DRAIN_S)
+        self._network.close(self._clock.now_s)
+        return self._result()
+
+    def _build_network(self) -> Network:
+        fabric = self.fabric
+        if isinstance(fabric, Eps):
+            self._packets = PacketFabric(self.experiment, fabric, self._cluster)
+            return PacketNetwork(self._clock, self._packets, self._part_arrived, self.uplinks)
+        if isinstance(fabric, Ocs):
+            assert isinstance(self._core, Reservations)
+            self._core.stand(self.stand)
+            return CircuitNetwork(
+                self._clock,
+                self._core,
+                self._jobs,
+                self._part_arrived,
+                bytes_per_s=self.experiment.kv_goodput_bytes_per_s,
+                reconfiguration_s=fabric.reconfiguration_s,
+                constants=self.constants,
+            )
+        return Ceiling(self._clock, self._part_arrived)
+
+    # -- the gateway ----------------------------------------------------------------------------------------------
+
+    def _arrive(self, index: int, request: Request, now_s: float) -> None:
+        prefill = self._balance.choose(self._owned[request.tenant].prefills)
+        self._balance.started(prefill)
+        job = self._jobs[request.id] = Job(index, request, prefill, now_s)
+        self._clock.at(now_s + self.constants.request_s, lambda at_s: self._receive(job, at_s))
+
+    def _first_token(self, job: Job, now_s: float) -> None:
+        job.first_token_s = now_s
+        self._balance.finished(job.prefill)
+
+    # -- a prefill instance -----------------------------------------------------------------------------------------
+
+    def _receive(self, job: Job, now_s: float) -> None:
+        job.received_s = now_s
+        queue = self._queues[job.prefill]
+        plan = queue.submit(job.request, now_s)
+        request = job.request
+        demand = Demand(
+            request_id=request.id,
+            tenant=request.tenant,
+            session=request.session,
+            prefill=job.prefill,
+            head_bytes=self._kv.rank_head_bytes(request.cached_tokens, request.new_tokens),
+            tail_bytes=self._kv.rank_bytes(request.new_tokens),
+            layer_bytes=self._kv.rank_layer_bytes(plan.chunks[-1].new_tokens),
+            predicted_prefill_s=plan.duration_s * request.prediction_factor,
+            migrates=request.migrates,
+        )
+        # admitted goes out before the prefill may start at once
+        self._tell(now_s, lambda at_s: self._answered(job, self._core.admitted(demand, at_s), at_s))
+        self._advance(job.prefill, now_s)
+
+    def _advance(self, prefill: str, now_s: float) -> None:
+        queue = self._queues[prefill]
+        for event in queue.advance(now_s):
+            job = self._jobs[event.request.id]
+            if isinstance(event, PrefillStarted):
+                self._prefill_started(job, event, now_s)
+            elif isinstance(event, LastChunkStarted):
+                self._last_chunk_started(job, event.predicted_end_s, now_s)
+            else:
+                self._prefill_ended(job, now_s)
+        next_s = queue.next_s()
+        if next_s is not None:
+            self._clock.at(next_s, lambda at_s: self._advance(prefill, at_s))
+
+    def _prefill_started(self, job: Job, event: PrefillStarted, now_s: float) -> None:
+        job.plan, job.start_s = event.plan, event.start_s
+        end_s = event.predicted_end_s
+        self._tell(
+            now_s, lambda at_s: self._answered(job, self._core.prefill_started(job.request.id, end_s, at_s), at_s)
+        )
+        if job.placement is not None:  # chosen at admission
+            self._make_stream(job, now_s)
+
+    def _last_chunk_started(self, job: Job, predicted_end_s: float, now_s: float) -> None:
+        self._tell(
+            now_s,
+            lambda at_s: self._answered(
+                job, self._core.last_chunk_started(job.request.id, predicted_end_s, at_s), at_s
+            ),
+        )
+
+    def _prefill_ended(self, job: Job, now_s: float) -> None:
+        job.end_s = now_s
+
+    # -- the controller ---------------------------------------------------------------------------------------------
+
+    def _tell(self, now_s: float, event: Any) -> None:
+        """An event reaches the controller `control_s` later, in order."""
+        if self.constants.control_s:
+            self._clock.at(now_s + self.constants.control_s, event)
+        else:
+            event(now_s)
+
+    def _answered(self, job: Job, placement: Placement | None, now_s: float) -> None:
+        if placement is not None and job.placement is None:
+            job.placement, job.decided_s = placement, now_s
+            if job.start_s is not None:
+                self._make_stream(job, now_s)
+        self._network.decided(now_s)
+
+    def _make_stream(self, job: Job, now_s: float) -> None:
+        if job.stream is not None:
+            return
+        assert job.plan is not None
+        assert job.start_s is not None
+        assert job.placement is not None
+        job.stream = KvStream(job.plan, self._kv, self.experiment.transfer, job.start_s, job.placement.head_moves)
+        job.pieces = release_pieces(job.stream)
+        self._network.placed(job, now_s)
+
+    # -- the transfer -----------------------------------------------------------------------------------------------
+
+    def _part_arrived(self, job: Job, part: str, now_s: float) -> None:
+        self._tell(now_s, lambda at_s: self._part_done(job, part, at_s))
+        if part != "head":
+            job.last_byte_s = now_s
+            self._clock.at(now_s + self.constants.return_s, lambda at_s: self._first_token(job, at_s))
+
+    def _part_done(self, job: Job, part: str, now_s: float) -> None:
+        self._core.transfer_done(job.request.id, part, now_s)
+        self._network.decided(now_s)
+
+    # -- what came out ----------------------------------------------------------------------------------------------
+
+    def _result(self) -> TwinResult:
+        ranks = self.experiment.cluster.gpus_per_instance
+        records = [record for job in self._jobs.values() for record in job.records(ranks)]
+        events = circuit_events(self._core) if isinstance(self._core, Reservations) else []
+        frames = merge(
+            records,
+            events,
+            [asdict(request) for request in self.requests],
+            kind=self.fabric.kind,
+            ranks=None if self.fabric.kind == "none" else ranks,
+        )
+        if frames.inconsistencies:
+            raise AssertionError(f"the twin contradicts itself: {frames.inconsistencies[0]}")
+        rows: list[dict[str, Any]] = []
+        updates = 0
+        if isinstance(self._network, PacketNetwork):
+            rows = self._packets.link_rows(self._network.flows.carried_bytes)
+            updates = self._network.flows.recomputed
+        return TwinResult(frames, LINKS.frame(rows), self._clock.now_s, updates)
+
+
+def cluster_of(experiment: Experiment) -> Cluster:
+    """Instances, racks and who can reach whom; the KV links are the twin's own."""
+    cluster = experiment.cluster
+    return Cluster(
+        prefill_instances=cluster.prefill_instances,
+        decode_instances=cluster.decode_instances,
+        gpus_per_instance=cluster.gpus_per_instance,
+        instances_per_rack=cluster.instances_per_rack,
+        gpus_per_node=experiment.gpus_per_node,
+        fabric="none",
+    )
+
+
+def build_core(
+    experiment: Experiment, fabric: Fabric, cluster: Cluster, seed: int, constants: Constants
+) -> FabricController:
+    """The controller's own core, from the controller's own loader: whatever policy that knows, the twin knows."""
+    config: dict[str, Any] = {"kind": fabric.kind, "decode_choice": getattr(fabric, "decode_choice", "least-loaded")}
+    names = [instance.name for instance in cluster.instances]
+    planes: list[dict[str, Any]] = []
+    if isinstance(fabric, Ocs):
+        config |= {
+            "reconfiguration_s": fabric.reconfiguration_s,
+            "commit": fabric.commit,
+            "reuse": fabric.reuse,
+        }
+        ports = {name: number for number, name in enumerate(names, start=1)}
+        planes = [{"bridge": "virtual", "dpid": 1, "unixctl": "", "ports": ports}]
+    reachable = {
+        prefill: [decode for decode in cluster.reachable[prefill] if decode in owned.decodes]
+        for owned in experiment.owned_instances().values()
+        for prefill in owned.prefills
+    }
+    document = {
+        "fabric": config,
+        "transfer": experiment.transfer,
+        "rate_bytes_per_s": experiment.kv_goodput_bytes_per_s,
+        "excess_s": constants.calibrated_excess_s,
+        "seed": seed,
+        "prefills": [instance.name for instance in cluster.instances if instance.role == "prefill"],
+        "decodes": [instance.name for instance in cluster.instances if instance.role == "decode"],
+        "planes": planes,
+        "reachable": reachable,
+        "log": "",
+    }
+    return controller_core(ControllerConfig.model_validate(document))
+
+
+def circuit_events(core: Reservations) -> list[dict[str, Any]]:
+    """What the controller's log would hold at the end: for each window, its last plan and what happened when."""
+    events = []
+    for window in core.windows.values():
+        row = {
+            "event": "window",
+            "window": window.id,
+            "request": window.request_id,
+            "part": window.part,
+            "prefill": window.prefill,
+            "decode": window.decode,
+            "start_s": window.start_s,
+            "live_s": window.live_s,
+            "end_s": window.end_s,
+            "needs_switch": window.needs_switch,
+            "reason": window.reason,
+        }
+        reached = (("dark", window.dark_at_s), ("live", window.live_at_s), (window.state, window.released_at_s))
+        events += [row | {"state": state, "t_s": at_s} for state, at_s in reached if at_s is not None]
+        if events and events[-1]["window"] == window.id:
+            continue
+        events.append(row | {"state": window.state, "t_s": window.start_s})
+    return events
