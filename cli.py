@@ -87,6 +87,44 @@ def clean() -> None:
 
 
 @app.command()
+def fit(
+    file: Annotated[Path, typer.Argument(help="CSV of measured prefills with the columns new, cached, ms")],
+    tp: Annotated[int, typer.Option(min=1, help="tensor-parallel ranks that were measured")],
+    chunk_tokens: Annotated[int, typer.Option(min=1, help="most new tokens of one chunk")] = 2048,
+    output: Annotated[
+        Path | None, typer.Option(help="timing file to write (default: FILE with .yaml; never overwritten)")
+    ] = None,
+) -> None:
+    """Fit a prefill timing model to measurements, and write it as a file that prefill.timing takes."""
+    from workloads.prefill_fit import FitError, read_samples, timing_yaml
+    from workloads.prefill_fit import fit as fit_timing
+
+    target = output or file.with_suffix(".yaml")
+    if target.suffix not in (".yaml", ".yml"):
+        _fail(f"--output {target}: prefill.timing takes a file ending in .yaml; name it so", BAD_INPUT)
+    try:
+        found = fit_timing(read_samples(file), chunk_tokens=chunk_tokens, where=str(file))
+        with target.open("x", encoding="utf-8") as out:
+            out.write(timing_yaml(found, tp=tp, source=file.name))
+    except FitError as error:
+        _fail(str(error), BAD_INPUT)
+    except FileExistsError:
+        _fail(f"{target} exists: name another file with --output, or remove it", BAD_INPUT)
+    except OSError as error:
+        _fail(f"cannot write {target}: {error.strerror or error}; name another file with --output", BAD_INPUT)
+    timing, worst = found.timing, found.worst
+    typer.echo(
+        f"T_ms = max({timing.floor_ms:.4g}, {timing.t0_ms:.4g} + {timing.a_ms_per_token:.4g} n + "
+        f"{timing.b_ms_per_token2:.4g} n (c + n/2))"
+    )
+    typer.echo(
+        f"{found.rows} rows, relative error: median {found.median_error:.2%}, p95 {found.p95_error:.2%}, maximum "
+        f"{found.max_error:.2%} (new {worst.new_tokens}, cached {worst.cached_tokens}, {worst.ms:g} ms)"
+    )
+    typer.echo(f"written to {target}: use it with --set prefill.timing={target}")
+
+
+@app.command()
 def report(run_directory: Annotated[Path, typer.Argument(help="directory of a run")]) -> None:
     """Write report.html again, from the artifacts alone."""
     from results.artifacts import ArtifactError

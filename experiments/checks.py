@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.errors import Issue, SpecPath
+from experiments.errors import Issue, SpecError, SpecPath
+from experiments.models import is_timing_file
+from experiments.timing import read_timing
 from workloads.arrivals import SYNTHETIC, WITHOUT_SESSIONS
 from workloads.kv import kv_model
 
@@ -18,7 +20,13 @@ if TYPE_CHECKING:
 
 def cross_checks(experiment: Experiment) -> list[Issue]:
     """Every misfit between keys, each with the path of the key to change."""
-    return [*_cluster(experiment), *_tenants(experiment), *_fabrics(experiment), *_seeds(experiment)]
+    return [
+        *_cluster(experiment),
+        *_prefill(experiment),
+        *_tenants(experiment),
+        *_fabrics(experiment),
+        *_seeds(experiment),
+    ]
 
 
 def _cluster(experiment: Experiment) -> Iterator[Issue]:
@@ -49,6 +57,22 @@ def _cluster(experiment: Experiment) -> Iterator[Issue]:
         kv_model(model.name, kv_dtype=model.kv_dtype, tp=tp, bytes_per_token=model.bytes_per_token)
     except ValueError as error:
         yield Issue(("model", "tp"), str(error))
+
+
+def _prefill(experiment: Experiment) -> Iterator[Issue]:
+    timing, tp = experiment.prefill.timing, experiment.model.tp
+    if not is_timing_file(timing):
+        return
+    try:
+        measured_tp = read_timing(Path(timing)).tp
+    except SpecError as error:
+        yield from (Issue(("prefill", "timing"), line) for line in error.lines)
+        return
+    if measured_tp != tp:
+        yield Issue(
+            ("prefill", "timing"),
+            f"{timing} was measured with tp = {measured_tp} and model.tp is {tp}; give a timing of tp = {tp}",
+        )
 
 
 def _tenants(experiment: Experiment) -> Iterator[Issue]:

@@ -48,6 +48,21 @@ def _check_decode_choice(value: Any) -> Any:
     )
 
 
+def is_timing_file(timing: str) -> bool:
+    """Whether a `prefill.timing` names a file and not a set."""
+    return timing.endswith((".yaml", ".yml"))
+
+
+def _check_timing(value: Any) -> Any:
+    if isinstance(value, str) and (value in TIMINGS or is_timing_file(value)):
+        return value
+    raise PydanticCustomError(
+        "not_allowed",
+        f"{value!r} is no prefill timing{closest(str(value), TIMINGS)} "
+        f"(allowed: {', '.join(TIMINGS)}, or the path of a timing file ending in .yaml)",
+    )
+
+
 def _check_migrate(value: Any) -> Any:
     if value in ("always", "affinity"):
         return value
@@ -95,13 +110,15 @@ class Model(SpecModel):
 
 
 class Prefill(SpecModel):
-    timing: Annotated[str, _one_of("prefill timing", tuple(TIMINGS))] = Field(
-        default="h100-tp4", description="timing model"
+    timing: Annotated[str, BeforeValidator(_check_timing)] = Field(
+        default="h100-tp4", description="timing model: a named set or a timing file (.yaml, as `fit` writes it)"
     )
     median_error: float = Field(
         default=0.0, ge=0, lt=1, description="median error of predictions, a share (0.046 is 4.6 %)"
     )
-    chunk_tokens: int = Field(default=2048, ge=1, description="most new tokens of one prefill chunk")
+    chunk_tokens: int | None = Field(
+        default=None, ge=1, description="most new tokens of one prefill chunk; default: the timing's (named sets: 2048)"
+    )
 
 
 class Scale(SpecModel):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -12,7 +14,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from experiments.checks import cross_checks
-from experiments.errors import SpecError, issues
+from experiments.errors import SpecError, SpecPath, issues
 from experiments.models import (
     DECODE_CHOICES,
     Cluster,
@@ -28,8 +30,10 @@ from experiments.models import (
     SpecModel,
     Tenant,
     Workload,
+    is_timing_file,
 )
-from experiments.source import read
+from experiments.source import Source, read
+from experiments.timing import read_timing
 from workloads import arrivals as arrivals_module
 from workloads.arrivals import Arrivals
 from workloads.kv import KvModel, kv_model
@@ -78,10 +82,14 @@ class Experiment(SpecModel):
         model = self.model
         return kv_model(model.name, kv_dtype=model.kv_dtype, tp=model.tp, bytes_per_token=model.bytes_per_token)
 
-    @property
+    @cached_property
     def timing(self) -> PrefillTiming:
-        """The prefill timing model with this experiment's chunk size."""
-        return replace(TIMINGS[self.prefill.timing], chunk_tokens=self.prefill.chunk_tokens)
+        """The prefill timing model with this experiment's chunk size. Raises SpecError where its file has become
+        unreadable since the experiment was loaded."""
+        name = self.prefill.timing
+        timing = read_timing(Path(name)).timing() if is_timing_file(name) else TIMINGS[name]
+        chunk_tokens = self.prefill.chunk_tokens
+        return timing if chunk_tokens is None else replace(timing, chunk_tokens=chunk_tokens)
 
     @property
     def gpus_per_node(self) -> int:
@@ -149,21 +157,32 @@ def load(path: str | Path, overrides: Sequence[str] = (), seed: int | None = Non
     """Read, override, resolve and check an experiment.
 
     `overrides` are `path.to.key=value` (values are YAML, list items by index); `seed` replaces `seeds`. A trace's
-    `path` is relative to the file's folder, or to the current directory where it comes from an override. Raises
-    SpecError.
+    `path` and a timing file are relative to the file's folder, or to the current directory where they come from an
+    override. Raises SpecError.
     """
     source = read(path)
     for override in overrides:
         source.override(override)
     if seed is not None:
         source.override(f"seeds=[{seed}]")
-    tenants = source.data["workload"].get("tenants") if isinstance(source.data.get("workload"), dict) else None
-    for i, tenant in enumerate(tenants if isinstance(tenants, list) else []):
-        if isinstance(tenant, dict) and isinstance(tenant.get("path"), str) and tenant["path"]:
-            overridden = source.overridden(("workload", "tenants", i, "path"))
-            folder = Path.cwd() if overridden else source.path.resolve().parent
-            tenant["path"] = str((folder / Path(tenant["path"]).expanduser()).resolve())
+    _resolve_paths(source)
     try:
         return Experiment.model_validate(source.data)
     except ValidationError as error:
         raise source.error(issues(error, Experiment.by_path, frozenset(("eps", "ocs", "none")))) from None
+
+
+def _resolve_paths(source: Source) -> None:
+    """Make the paths in a spec absolute: of traces, and of a timing file."""
+
+    def resolved(value: str, at: SpecPath) -> str:
+        folder = Path.cwd() if source.overridden(at) else source.path.resolve().parent
+        return os.path.abspath(folder / os.path.expanduser(value))
+
+    workload, prefill = source.data.get("workload"), source.data.get("prefill")
+    tenants = workload.get("tenants") if isinstance(workload, dict) else None
+    for i, tenant in enumerate(tenants if isinstance(tenants, list) else []):
+        if isinstance(tenant, dict) and isinstance(tenant.get("path"), str) and tenant["path"]:
+            tenant["path"] = resolved(tenant["path"], ("workload", "tenants", i, "path"))
+    if isinstance(prefill, dict) and isinstance(prefill.get("timing"), str) and is_timing_file(prefill["timing"]):
+        prefill["timing"] = resolved(prefill["timing"], ("prefill", "timing"))

@@ -12,6 +12,7 @@ times add up to T. Within a chunk every layer takes the same time.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,16 +57,19 @@ class PrefillPlan:
             return self.chunks[chunk].end_s
         return self.chunks[chunk].start_s + self.chunks[chunk].duration_s * (layer + 1) / self.layers
 
+    def layers_ready(self, elapsed_s: float) -> Iterator[tuple[Chunk, int]]:
+        """The chunks that have begun by `elapsed_s`, in order, each with how many of its layers have ended. A layer
+        that ends at this very moment counts."""
+        for chunk in self.chunks:
+            if chunk.end_s > elapsed_s + _CLOCK_TOLERANCE_S:
+                yield chunk, self._layers_ended(chunk, elapsed_s)
+                return
+            yield chunk, self.layers
+
     def token_layers_ready(self, elapsed_s: float) -> int:
         """Finished pairs of (new token, layer) after `elapsed_s`; `new_tokens * layers` at the end. A layer that ends
         at this very moment counts."""
-        ready = 0
-        for chunk in self.chunks:
-            if chunk.end_s <= elapsed_s + _CLOCK_TOLERANCE_S:
-                ready += chunk.new_tokens * self.layers
-            else:
-                return ready + chunk.new_tokens * self._layers_ended(chunk, elapsed_s)
-        return ready
+        return sum(chunk.new_tokens * layers for chunk, layers in self.layers_ready(elapsed_s))
 
     def new_tokens_ready(self, elapsed_s: float) -> float:
         """New tokens whose KV exists after `elapsed_s`, as equivalents: finished (token, layer) pairs / layers."""

@@ -110,10 +110,11 @@ class KvStream:
         if plan.layers != kv.layers:
             raise ValueError(f"a plan of {plan.layers} layers for {kv.name}, which has {kv.layers}")
         self.plan = plan
+        self.kv = kv
         self.mode = mode
         self.start_s = start_s
         self.end_s = start_s + plan.duration_s
-        self.head_bytes = kv.rank_bytes(plan.cached_tokens) if head_moves else 0
+        self.head_bytes = kv.rank_head_bytes(plan.cached_tokens, plan.new_tokens) if head_moves else 0
         self.tail_bytes = kv.rank_bytes(plan.new_tokens)
 
     @property
@@ -126,8 +127,21 @@ class KvStream:
             return self.total_bytes
         if self.mode == "pull" or now_s < self.start_s:
             return 0
-        ready = self.plan.token_layers_ready(now_s - self.start_s)
+        elapsed_s = now_s - self.start_s
+        if self.kv.slides:
+            return self.head_bytes + self._sliding_tail_bytes(elapsed_s)
+        ready = self.plan.token_layers_ready(elapsed_s)
         return self.head_bytes + self.tail_bytes * ready // (self.plan.new_tokens * self.plan.layers)
+
+    def _sliding_tail_bytes(self, elapsed_s: float) -> int:
+        """The tail so far where layers forget: a sliding layer adds only tokens that are in its window at the end."""
+        token_layers, tokens_after = 0, self.plan.new_tokens
+        for chunk, layers in self.plan.layers_ready(elapsed_s):
+            tokens_after -= chunk.new_tokens
+            in_window = min(max(self.kv.window_tokens - tokens_after, 0), chunk.new_tokens)
+            sliding = self.kv.sliding_before(layers)
+            token_layers += (layers - sliding) * chunk.new_tokens + sliding * in_window
+        return token_layers * self.kv.layer_unit_bytes
 
     def next_release_s(self, now_s: float) -> float | None:
         """The next moment after `now_s` at which more bytes exist; None once all of them do."""

@@ -97,8 +97,9 @@ class DecodeAgent(Agent):
 
     def real_bytes(self, request: Request, head_moves: bool) -> int:
         """Real bytes per rank of a request's KV that had to move."""
-        head_bytes = self.config.model.rank_bytes(request.cached_tokens) if head_moves else 0
-        return head_bytes + self.config.model.rank_bytes(request.new_tokens)
+        model = self.config.model
+        head_bytes = model.rank_head_bytes(request.cached_tokens, request.new_tokens) if head_moves else 0
+        return head_bytes + model.rank_bytes(request.new_tokens)
 
     def _transfer_record(self, request: Request, head_moves: bool, rank: int, arrival: Arrival) -> Message:
         return {

@@ -120,7 +120,7 @@ class PrefillAgent(Agent):
             "prefill": self.name,
             "tenant": request.tenant,
             "session": request.session,
-            "head_bytes": model.rank_bytes(request.cached_tokens),
+            "head_bytes": model.rank_head_bytes(request.cached_tokens, request.new_tokens),
             "tail_bytes": model.rank_bytes(request.new_tokens),
             "layer_bytes": model.rank_layer_bytes(plan.chunks[-1].new_tokens),
             "predicted_prefill_s": plan.duration_s * request.prediction_factor,

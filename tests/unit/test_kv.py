@@ -60,7 +60,7 @@ def test_ranks_that_cannot_share_the_heads_are_refused():
 
 def test_unknown_model_names_the_known_ones():
     with pytest.raises(ValueError, match=r"llama-3\.1-70b, llama-3\.1-8b"):
-        kv_model("llama-2-70b", tp=4)
+        kv_model("llama-4-70b", tp=4)
 
 
 def test_unknown_cache_type_names_the_known_ones():
