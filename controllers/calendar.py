@@ -7,16 +7,19 @@ absent where the circuit already stands), then live. Nothing here reads a clock.
 
 from __future__ import annotations
 
-import heapq
 import math
-from bisect import insort
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from operator import attrgetter
+
+import numpy as np
+import numpy.typing as npt
 
 # Two run-clock times closer than this are the same instant; far below a packet's time, far above float noise at hour
 # scale.
 SAME_INSTANT_S = 1e-9
+
+_START = attrgetter("start_s")
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +40,7 @@ class Window:
     end_s: float
     data_s: float
     needs_switch: bool
+    queued: bool = False  # not reserved for a time: it starts as soon as it is first on both calendars
     state: str = "booked"
     doomed: bool = False  # its request died in the dark: it ends when its switch does
     dark_at_s: float | None = None
@@ -67,15 +71,71 @@ class Calendar:
     owner: str | None = None
 
     windows: list[Window] = field(default_factory=list)
+    # the windows' starts and ends as arrays, for the search; None once a window has moved
+    _edges: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None
 
     def insert(self, window: Window) -> None:
         """Keep `window` in time order."""
-        insort(self.windows, window, key=attrgetter("start_s"))
+        at = bisect_right(self.windows, window.start_s, key=_START)
+        self.windows.insert(at, window)
+        if self._edges is not None:
+            starts, ends = self._edges
+            self._edges = (
+                np.concatenate((starts[:at], (window.start_s,), starts[at:])),
+                np.concatenate((ends[:at], (window.end_s,), ends[at:])),
+            )
+
+    def remove(self, window: Window) -> None:
+        """Take `window` off; raises ValueError where it is not on."""
+        at = self.index(window)
+        del self.windows[at]
+        if self._edges is not None:
+            starts, ends = self._edges
+            self._edges = np.concatenate((starts[:at], starts[at + 1 :])), np.concatenate((ends[:at], ends[at + 1 :]))
+
+    def moved(self) -> None:
+        """A window's start or end has changed: the search must look again."""
+        self._edges = None
+
+    def index(self, window: Window) -> int:
+        """Where `window` stands; raises ValueError where it is not on this calendar."""
+        at = bisect_left(self.windows, window.start_s, key=_START)
+        # while windows are being pushed, one may be out of order for a moment
+        if at < len(self.windows) and self.windows[at] is window:
+            return at
+        return self.windows.index(window)
 
     def neighbours(self, window: Window) -> tuple[Window | None, Window | None]:
         """The windows just before and just after `window`."""
-        at = self.windows.index(window)
+        at = self.index(window)
         return self.windows[at - 1] if at else None, self.windows[at + 1] if at + 1 < len(self.windows) else None
+
+    def before(self, at: int) -> Window | None:
+        """The window before position `at`."""
+        return self.windows[at - 1] if at else None
+
+    def at(self, at: int) -> Window | None:
+        """The window at position `at`; None behind the last one."""
+        return self.windows[at] if at < len(self.windows) else None
+
+    def gaps(self, ask: Ask) -> list[int]:
+        """Positions before which `ask` might fit by its length alone, in time order; the last is the open end.
+
+        Whole arrays at once: a booking behind ten thousand windows must not look at each of them in turn.
+        """
+        if self._edges is None:
+            self._edges = (
+                np.fromiter((window.start_s for window in self.windows), np.float64, len(self.windows)),
+                np.fromiter((window.end_s for window in self.windows), np.float64, len(self.windows)),
+            )
+        starts, ends = self._edges
+        first = int(np.searchsorted(starts, max(ask.live_min_s, ask.now_s) + ask.data_s - SAME_INSTANT_S))
+        if first == len(starts):
+            return [first]
+        free_s = np.concatenate(((ends[first - 1] if first else -math.inf,), ends[first:-1]))
+        room_s = starts[first:] - np.maximum(free_s, ask.now_s)
+        fitting: list[int] = (np.flatnonzero(room_s >= ask.data_s - SAME_INSTANT_S) + first).tolist()
+        return [*fitting, len(starts)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,55 +167,44 @@ def earliest_gap(prefill: Calendar, decode: Calendar, ask: Ask, *, dark_s: float
     The gap begins with `dark_s` unless the circuit stands when it begins. It may lie before a window booked as reuse
     only if that window can be given `dark_s` first, without being late. There is always one: behind the last window.
     """
+    on_prefill, on_decode = prefill.gaps(ask), decode.gaps(ask)
+    i = j = 0
+    while True:
+        gap = _fit(prefill, on_prefill[i], decode, on_decode[j], ask, dark_s=dark_s, reuse=reuse)
+        if gap is not None:
+            return gap
+        # of the two gaps, the one that ends first cannot meet a later one
+        upcoming = prefill.at(on_prefill[i]), decode.at(on_decode[j])
+        ends_s = [math.inf if window is None else window.start_s for window in upcoming]
+        if ends_s[0] <= ends_s[1]:
+            i += 1
+        else:
+            j += 1
+
+
+def gap_behind(prefill: Calendar, decode: Calendar, ask: Ask, *, dark_s: float, reuse: bool) -> Gap:
+    """The gap behind every window of both calendars: first come, first served."""
+    gap = _fit(prefill, len(prefill.windows), decode, len(decode.windows), ask, dark_s=dark_s, reuse=reuse)
+    assert gap is not None, "behind the last window nothing limits a booking"
+    return gap
+
+
+def _fit(prefill: Calendar, i: int, decode: Calendar, j: int, ask: Ask, *, dark_s: float, reuse: bool) -> Gap | None:
+    """The booking before position `i` of one calendar and `j` of the other, if there is room."""
+    before = prefill.before(i), decode.before(j)
+    free_s = max((window.end_s for window in before if window is not None), default=ask.now_s)
+    stands = all(
+        calendar.peer == other.instance and (reuse or calendar.owner == ask.request_id)
+        if window is None
+        else window.joins(prefill.instance, decode.instance) and (reuse or window.request_id == ask.request_id)
+        for window, calendar, other in ((before[0], prefill, decode), (before[1], decode, prefill))
+    )
+    dark = 0.0 if stands else dark_s
+    live_s = max(ask.live_min_s, max(free_s, ask.now_s) + dark)
+    end_s = live_s + ask.data_s
     pair = (prefill.instance, decode.instance)
-    free_s = ask.now_s
-    points = [_Pointer(prefill.peer, prefill.owner), _Pointer(decode.peer, decode.owner)]
-    for window, next_on_prefill, next_on_decode in _walk(prefill, decode):
-        stands = (
-            points[0].peer == pair[1]
-            and points[1].peer == pair[0]
-            and (reuse or points[0].owner == points[1].owner == ask.request_id)
-        )
-        dark = 0.0 if stands else dark_s
-        live_s = max(ask.live_min_s, free_s + dark)
-        end_s = live_s + ask.data_s
-        limit_s = min(_deadline(follower, pair, ask, dark_s, reuse) for follower in (next_on_prefill, next_on_decode))
-        if end_s <= limit_s + SAME_INSTANT_S:
-            return Gap(live_s - dark, live_s, end_s, stands)
-        assert window is not None, "behind the last window nothing limits a booking"
-        free_s = max(free_s, window.end_s)
-        if window.prefill == pair[0]:
-            points[0] = _Pointer(window.decode, window.request_id)
-        if window.decode == pair[1]:
-            points[1] = _Pointer(window.prefill, window.request_id)
-    raise AssertionError("unreachable: the walk ends with an open gap")
-
-
-@dataclass(frozen=True, slots=True)
-class _Pointer:
-    peer: str | None
-    owner: str | None
-
-
-def _walk(prefill: Calendar, decode: Calendar) -> Iterator[tuple[Window | None, Window | None, Window | None]]:
-    """Each window of either calendar in time order, with the next one on each calendar at that moment.
-
-    Last, an open end.
-    """
-    at = [0, 0]
-    lists = (prefill.windows, decode.windows)
-    merged = heapq.merge(*lists, key=lambda window: (window.start_s, window.id))
-    seen: set[int] = set()
-    for window in merged:
-        if window.id in seen:  # a window between these two lies on both calendars
-            continue
-        seen.add(window.id)
-        upcoming = [lists[i][at[i]] if at[i] < len(lists[i]) else None for i in (0, 1)]
-        yield window, upcoming[0], upcoming[1]
-        for i in (0, 1):
-            if upcoming[i] is window:
-                at[i] += 1
-    yield None, None, None
+    limit_s = min(_deadline(follower, pair, ask, dark_s, reuse) for follower in (prefill.at(i), decode.at(j)))
+    return Gap(live_s - dark, live_s, end_s, stands) if end_s <= limit_s + SAME_INSTANT_S else None
 
 
 def _deadline(follower: Window | None, pair: tuple[str, str], ask: Ask, dark_s: float, reuse: bool) -> float:

@@ -3,12 +3,13 @@ it describes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from controllers import decode_choice
+from controllers import commit_rules, decode_choice
 from controllers.placement import PacketPlacement
 from controllers.reservations import Reservations
 from controllers.switching import Plane
@@ -29,7 +30,7 @@ class FabricConfig(_Strict):
 
     kind: Literal["eps", "ocs", "none"]
     reconfiguration_s: Seconds | None = None
-    commit: Literal["last-chunk", "admission", "none"] = "last-chunk"
+    commit: str = "last-chunk"
     reuse: bool = True
     decode_choice: str = "circuit-aware"
 
@@ -112,23 +113,52 @@ def read(path: str | Path) -> ControllerConfig:
 
 def core(config: ControllerConfig) -> Reservations | PacketPlacement:
     """The pure core that decides; raises ConfigError where the file asks for a policy that is not there."""
+    fabric = config.fabric
     try:
-        choice = decode_choice.load(config.fabric.decode_choice, config.seed)
+        return build_core(
+            fabric.kind,
+            config.decodes_of(),
+            transfer=config.transfer,
+            rate_bytes_per_s=config.rate_bytes_per_s,
+            reconfiguration_s=fabric.reconfiguration_s or 0.0,
+            excess_s=config.excess_s,
+            commit=fabric.commit,
+            reuse=fabric.reuse,
+            choice=fabric.decode_choice,
+            seed=config.seed,
+        )
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    if config.fabric.kind != "ocs":
-        return PacketPlacement(config.decodes_of(), transfer=config.transfer, decode_choice=choice)
-    if config.fabric.commit != "last-chunk":
-        raise ConfigError(f"fabric.commit is {config.fabric.commit!r}; this controller can do last-chunk")
-    assert config.fabric.reconfiguration_s is not None
-    return Reservations(
-        config.decodes_of(),
-        rate_bytes_per_s=config.rate_bytes_per_s,
-        reconfiguration_s=config.fabric.reconfiguration_s,
-        excess_s=config.excess_s,
-        transfer=config.transfer,
-        reuse=config.fabric.reuse,
-        decode_choice=choice,
+
+
+def build_core(
+    kind: str,
+    reachable: Mapping[str, Sequence[str]],
+    *,
+    transfer: str,
+    rate_bytes_per_s: float,
+    reconfiguration_s: float = 0.0,
+    excess_s: float = 0.0,
+    commit: str = "last-chunk",
+    reuse: bool = True,
+    choice: str = "least-loaded",
+    seed: int = 0,
+) -> Reservations | PacketPlacement:
+    """The core of a fabric of this kind (ocs, or a packet fabric) as its experiment describes it.
+
+    Both substrates build theirs here. Raises ValueError where a policy is not there, or a value makes no sense.
+    """
+    decodes = decode_choice.load(choice, seed)
+    if kind != "ocs":
+        return PacketPlacement(reachable, transfer=transfer, decode_choice=decodes, rate_bytes_per_s=rate_bytes_per_s)
+    return commit_rules.load(commit)(
+        reachable,
+        rate_bytes_per_s=rate_bytes_per_s,
+        reconfiguration_s=reconfiguration_s,
+        excess_s=excess_s,
+        transfer=transfer,
+        reuse=reuse,
+        decode_choice=decodes,
     )
 
 

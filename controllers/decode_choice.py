@@ -7,7 +7,6 @@ takes one.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import random
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from typing import Protocol
 
 from controllers.calendar import SAME_INSTANT_S, Gap
 from controllers.demand import Demand
+from controllers.plugin import load_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,15 @@ class CircuitAware:
         ).decode
 
 
+class NetworkAware:
+    """The decode whose KV is predicted to arrive first: what its ports are busy with + the circuit + bytes / R."""
+
+    def choose(self, demand: Demand, candidates: Sequence[Candidate], now_s: float) -> str:
+        """Ties go to the least loaded."""
+        # rounding keeps float noise from overriding the load
+        return min(candidates, key=lambda candidate: (round(candidate.gap().end_s, 9), *_load(candidate))).decode
+
+
 class LeastLoaded:
     """Fewest assigned and unfinished requests, in-flight transfers included (or requests herd)."""
 
@@ -107,6 +116,7 @@ BUILT_IN: dict[str, Callable[..., DecodeChoice]] = {
     "round-robin": RoundRobin,
     "session-affinity": SessionAffinity,
     "random": Random,
+    "network-aware": NetworkAware,
 }
 
 
@@ -117,17 +127,9 @@ def load(spec: str, seed: int) -> DecodeChoice:
     """
     if spec in BUILT_IN:
         return _build(BUILT_IN[spec], seed)
-    module_name, colon, class_name = spec.partition(":")
-    if not colon or not module_name or not class_name:
-        raise ValueError(f"decode_choice {spec!r}: not one of {', '.join(BUILT_IN)}, nor of the form module:Class")
-    try:
-        factory = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f"decode_choice {spec!r}: {error}; the module must be importable from the project's folder"
-        ) from error
+    factory = load_class("decode_choice", spec, ", ".join(BUILT_IN))
     if not callable(getattr(factory, "choose", None)):
-        raise ValueError(f"decode_choice {spec!r}: {class_name} has no method choose(demand, candidates, now_s)")
+        raise ValueError(f"decode_choice {spec!r}: it has no method choose(demand, candidates, now_s)")
     return _build(factory, seed)
 
 

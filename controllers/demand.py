@@ -71,8 +71,11 @@ class FabricController(Protocol):
     def prefill_started(self, request_id: str, predicted_end_s: float, now_s: float) -> Placement | None:
         """Its prefill runs; a placement where KV may move already."""
 
-    def last_chunk_started(self, request_id: str, predicted_end_s: float, now_s: float) -> Placement:
-        """Its last chunk runs; may be sent again with a better prediction."""
+    def last_chunk_started(self, request_id: str, predicted_end_s: float, now_s: float) -> Placement | None:
+        """Its last chunk runs; may be sent again with a better prediction.
+
+        None: nothing is decided before the KV is ready. Send it again then, with the prefill's actual end.
+        """
 
     def transfer_done(self, request_id: str, part: str, now_s: float) -> None:
         """All ranks have sent `part` (head, tail or all) and hold no unacknowledged byte of it."""

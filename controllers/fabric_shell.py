@@ -193,7 +193,7 @@ class FabricShell:
         """See `FabricController.prefill_started`."""
         return self._event(at_s, lambda now_s: self._core.prefill_started(request_id, predicted_end_s, now_s))
 
-    def last_chunk_started(self, request_id: str, predicted_end_s: float, at_s: float) -> Placement:
+    def last_chunk_started(self, request_id: str, predicted_end_s: float, at_s: float) -> Placement | None:
         """See `FabricController.last_chunk_started`."""
         return self._event(at_s, lambda now_s: self._core.last_chunk_started(request_id, predicted_end_s, now_s))
 

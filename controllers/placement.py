@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from controllers.calendar import Gap
@@ -13,8 +15,19 @@ from controllers.requests_seen import RequestsSeen, SeenRequest
 class PacketPlacement:
     """Chooses the decode at prefill start (`layerwise`) or at the last chunk (`pull`), as `Reservations` does."""
 
-    def __init__(self, reachable: Mapping[str, Sequence[str]], *, transfer: str, decode_choice: DecodeChoice) -> None:
+    def __init__(
+        self,
+        reachable: Mapping[str, Sequence[str]],
+        *,
+        transfer: str,
+        decode_choice: DecodeChoice,
+        rate_bytes_per_s: float = math.inf,
+    ) -> None:
+        """`rate_bytes_per_s`: of a rank's link. With it a candidate's gap is when its decode would have received what
+        is on its way to it, and then this request's KV."""
         self._layerwise = transfer == "layerwise"
+        self._rate = rate_bytes_per_s
+        self._coming_bytes: Counter[str] = Counter()
         self.requests = RequestsSeen(reachable, decode_choice)
 
     def admitted(self, demand: Demand, now_s: float) -> Placement | None:
@@ -38,16 +51,28 @@ class PacketPlacement:
         if seen.placement is None:
             raise OutOfOrder(f"request {request_id!r}: transfer done before it had a decode instance")
         self.requests.sent(seen, part)
+        if seen.state == "done":
+            self._coming_bytes[seen.placement.decode] -= _bytes(seen.demand, seen.placement.head_moves)
 
     def expire(self, request_id: str, reason: str, now_s: float) -> None:
         """The request no longer counts as load."""
-        self.requests.bury(request_id)
+        seen = self.requests.bury(request_id)
+        if seen.placement is not None:
+            self._coming_bytes[seen.placement.decode] -= _bytes(seen.demand, seen.placement.head_moves)
 
     def _place(self, seen: SeenRequest, now_s: float) -> Placement:
-        at_once = Gap(now_s, now_s, now_s, stands=True)
-        placement = self.requests.place(seen, lambda decode, head_moves: at_once, lambda head_moves: now_s, now_s)
+        def gap_to(decode: str, head_moves: bool) -> Gap:
+            free_s = now_s + self._coming_bytes[decode] / self._rate
+            return Gap(now_s, now_s, free_s + _bytes(seen.demand, head_moves) / self._rate, stands=True)
+
+        placement = self.requests.place(seen, gap_to, lambda head_moves: now_s, now_s)
+        self._coming_bytes[placement.decode] += _bytes(seen.demand, placement.head_moves)
         if not self._layerwise:
             seen.parts = {"all"}
         else:
             seen.parts = {"head", "tail"} if placement.head_moves else {"tail"}
         return placement
+
+
+def _bytes(demand: Demand, head_moves: bool) -> int:
+    return demand.tail_bytes + (demand.head_bytes if head_moves else 0)

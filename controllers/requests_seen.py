@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from controllers.calendar import Gap
 from controllers.decode_choice import Candidate, DecodeChoice
 from controllers.demand import Demand, DuplicateRequest, EventError, OutOfOrder, Placement, UnknownRequest
+from controllers.plugin import PluginFault, last_lines, name_of
 
 _ORDER = ("admitted", "prefill-started", "last-chunk-started", "done")
 
@@ -78,7 +79,8 @@ class RequestsSeen:
     ) -> Placement:
         """Choose the decode of a request.
 
-        `gap_to(decode, head_moves)` tells when its KV could cross, `wanted_live_s(head_moves)` when it should.
+        `gap_to(decode, head_moves)` tells when its KV could cross, `wanted_live_s(head_moves)` when it should. Raises
+        PluginFault where the decode choice fails.
         """
         demand = seen.demand
         served = self._session_decode.get((demand.tenant, demand.session)) if demand.session else None
@@ -99,11 +101,15 @@ class RequestsSeen:
             )
             for decode in reachable
         ]
-        decode = self._choice.choose(demand, candidates, now_s)
+        try:
+            decode = self._choice.choose(demand, candidates, now_s)
+        except PluginFault:
+            raise
+        except Exception as error:
+            raise PluginFault(f"decode choice {name_of(self._choice)} failed:\n{last_lines(error)}") from error
         if decode not in reachable:
-            name = type(self._choice).__name__
-            raise EventError(
-                f"decode choice {name} returned {decode!r} for {demand.request_id!r}; "
+            raise PluginFault(
+                f"decode choice {name_of(self._choice)} returned {decode!r} for {demand.request_id!r}; "
                 f"it may choose among {', '.join(reachable)}"
             )
         moves = head_moves(decode)

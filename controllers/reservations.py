@@ -14,9 +14,14 @@ stands] + the transfer, and takes the earliest gap free on both calendars.
        3b. layerwise: book the tail (the new tokens' KV) to end at t_e + (one layer's bytes) / R, or in the earliest
            gap after
        3c. pull: choose d here, and book everything with live = max(t_e, now + tau, port free + tau)
-       3d. sent again with a new prediction: a window that is live is extended and pushes those behind it that are not
-           yet dark; one that is not yet dark itself is booked anew
+       3d. sent again with a later end: a window that has started is extended and pushes those behind it that are not
+           yet dark; one that is still booked is booked anew
+       3e. sent again with an earlier end: a window that is still booked starts at once, if its circuit stands and its
+           ports are idle, else as soon as what stands before it allows
     4. transfer_done(r, now)        release what is left of the window; the circuit keeps standing.
+
+This is the policy `commit: last-chunk`. Another policy is a subclass that overrides an event or two and calls the steps
+by name: `controllers/admission_commit.py`, `controllers/no_reservation.py`, or a user's own (docs/controllers.md).
 
 Between events the shell (or virtual time) asks `due(now)` for the windows that must start, switches, and reports
 `live`. Nothing here reads a clock or touches a network. All times are run-clock seconds, all bytes real bytes per
@@ -58,8 +63,8 @@ class Reservations:
             raise ValueError(f"rate_bytes_per_s is {rate_bytes_per_s}; a circuit needs a positive, finite rate")
         if transfer not in ("pull", "layerwise"):
             raise ValueError(f"transfer is {transfer!r}; allowed: pull, layerwise")
-        self._rate = rate_bytes_per_s
-        self._layerwise = transfer == "layerwise"
+        self.rate_bytes_per_s = rate_bytes_per_s
+        self.layerwise = transfer == "layerwise"
         self.requests = RequestsSeen(reachable, decode_choice)
         self.timetable = Timetable(reachable, dark_s=0.0, reuse=reuse)
         self.calibrate(reconfiguration_s, excess_s)
@@ -85,29 +90,19 @@ class Reservations:
         """Step 2. In `pull` nothing is decided before the last chunk, and the answer is None."""
         self.timetable.settle(now_s)
         seen = self.requests.advance(request_id, "prefill-started")
-        if not self._layerwise:
-            return None
-        placement = self._choose(seen, live_min_s=lambda head_moves: now_s, now_s=now_s)  # 2a
-        seen.parts = {"tail"}
-        if placement.head_moves:  # 2b
-            seen.parts.add("head")
-            self._book(seen, "head", seen.demand.head_bytes, live_min_s=now_s, now_s=now_s)
-        return placement
+        return self.commit_head(seen, now_s, now_s) if self.layerwise else None
 
-    def last_chunk_started(self, request_id: str, predicted_end_s: float, now_s: float) -> Placement:
-        """Step 3."""
+    def last_chunk_started(self, request_id: str, predicted_end_s: float, now_s: float) -> Placement | None:
+        """Step 3. None (of other policies only): nothing is decided before the KV is ready; send it again then."""
         self.timetable.settle(now_s)
         again = self.requests.get(request_id).state == "last-chunk-started"
         seen = self.requests.advance(request_id, "last-chunk-started", again=True)
         if again:
-            self._predict_anew(seen, predicted_end_s, now_s)  # 3d
-        elif self._layerwise:
-            self._book_tail(seen, predicted_end_s, now_s)  # 3b
-        else:  # 3c
-            seen.parts = {"all"}
-            placement = self._choose(seen, live_min_s=lambda head_moves: max(predicted_end_s, now_s), now_s=now_s)
-            self._book(seen, "all", self._all_bytes(seen, placement), live_min_s=predicted_end_s, now_s=now_s)
-        assert seen.placement is not None
+            self.predict_anew(seen, predicted_end_s, now_s)  # 3d, 3e
+        elif self.layerwise:
+            self.book_tail(seen, predicted_end_s, now_s)  # 3b
+        else:
+            self.commit_all(seen, predicted_end_s, now_s)  # 3c
         return seen.placement
 
     def transfer_done(self, request_id: str, part: str, now_s: float) -> None:
@@ -167,60 +162,85 @@ class Reservations:
         """Every window ever booked, by id."""
         return self.timetable.windows
 
-    # -- steps -----------------------------------------------------------------------------------------------
+    # -- steps, for this policy and those that derive from it ---------------------------------------------------
 
-    def _choose(self, seen: SeenRequest, live_min_s: Callable[[bool], float], now_s: float) -> Placement:
-        """Steps 2a and 3c: the candidate's gap is that of the bytes to be booked first."""
+    def commit_head(self, seen: SeenRequest, live_min_s: float, now_s: float) -> Placement:
+        """Steps 2a and 2b: choose the decode, and book the head where the prefix moves."""
+        placement = self.choose(seen, lambda head_moves: live_min_s, now_s)
+        seen.parts = {"head", "tail"} if placement.head_moves else {"tail"}
+        if placement.head_moves:
+            self.book(seen, "head", seen.demand.head_bytes, live_min_s=live_min_s, now_s=now_s)
+        return placement
+
+    def commit_all(self, seen: SeenRequest, predicted_end_s: float, now_s: float) -> Placement:
+        """Step 3c: choose the decode, and book head and tail as one part."""
+        seen.parts = {"all"}
+        placement = self.choose(seen, lambda head_moves: max(predicted_end_s, now_s), now_s)
+        self.book(seen, "all", self.all_bytes(seen), live_min_s=predicted_end_s, now_s=now_s)
+        return placement
+
+    def choose(self, seen: SeenRequest, live_min_s: Callable[[bool], float], now_s: float) -> Placement:
+        """The decode by the experiment's choice; `live_min_s(head_moves)` is when the KV should start to move.
+
+        The gap that a candidate shows is that of the bytes to be booked first.
+        """
 
         def gap_to(decode: str, head_moves: bool) -> Gap:
             data_bytes = self._first_bytes(seen.demand, head_moves)
-            ask = Ask(seen.demand.request_id, data_bytes / self._rate, live_min_s(head_moves), now_s)
+            ask = Ask(seen.demand.request_id, data_bytes / self.rate_bytes_per_s, live_min_s(head_moves), now_s)
             return self.timetable.earliest_gap(seen.demand.prefill, decode, ask)
 
         return self.requests.place(seen, gap_to, live_min_s, now_s)
 
-    def _first_bytes(self, demand: Demand, head_moves: bool) -> int:
-        if self._layerwise:
-            return demand.head_bytes if head_moves else demand.tail_bytes
-        return demand.tail_bytes + (demand.head_bytes if head_moves else 0)
-
-    def _all_bytes(self, seen: SeenRequest, placement: Placement) -> int:
-        return seen.demand.tail_bytes + (seen.demand.head_bytes if placement.head_moves else 0)
-
-    def _book_tail(self, seen: SeenRequest, predicted_end_s: float, now_s: float) -> None:
+    def book_tail(self, seen: SeenRequest, predicted_end_s: float, now_s: float) -> Window:
         """Step 3b; the tail never overtakes the head."""
-        live_min_s = self._tail_live_s(seen.demand, predicted_end_s)
+        live_min_s = self.tail_live_s(seen.demand, predicted_end_s)
         head = self.timetable.open_window(seen.demand.request_id, "head")
         if head is not None:
             live_min_s = max(live_min_s, head.end_s)
-        self._book(seen, "tail", seen.demand.tail_bytes, live_min_s=live_min_s, now_s=now_s)
+        return self.book(seen, "tail", seen.demand.tail_bytes, live_min_s=live_min_s, now_s=now_s)
 
-    def _tail_live_s(self, demand: Demand, predicted_end_s: float) -> float:
-        return predicted_end_s + (demand.layer_bytes - demand.tail_bytes) / self._rate
+    def book(self, seen: SeenRequest, part: str, data_bytes: int, *, live_min_s: float, now_s: float) -> Window:
+        """The earliest gap on both calendars, live at `live_min_s` or later, and the window in it."""
+        assert seen.placement is not None
+        demand = seen.demand
+        ask = Ask(demand.request_id, data_bytes / self.rate_bytes_per_s, max(live_min_s, now_s), now_s)
+        return self.timetable.book(demand.prefill, seen.placement.decode, part, ask)
 
-    def _predict_anew(self, seen: SeenRequest, predicted_end_s: float, now_s: float) -> None:
-        """Step 3d."""
-        part = "tail" if self._layerwise else "all"
-        window = self.timetable.open_window(seen.demand.request_id, part)
+    def predict_anew(self, seen: SeenRequest, predicted_end_s: float, now_s: float) -> None:
+        """Steps 3d and 3e, for the window that the prefill's end decides."""
+        window = self.timetable.open_window(seen.demand.request_id, "tail" if self.layerwise else "all")
         if window is None:
             return
         if window.state == "booked":
-            self.timetable.end(window, "released", "booked anew: new prediction", now_s)
-            if self._layerwise:
-                self._book_tail(seen, predicted_end_s, now_s)
+            live_min_s = self.tail_live_s(seen.demand, predicted_end_s) if self.layerwise else predicted_end_s
+            if live_min_s <= window.live_s:
+                self.timetable.bring_forward(window, live_min_s, now_s)
             else:
-                assert seen.placement is not None
-                self._book(seen, part, self._all_bytes(seen, seen.placement), live_min_s=predicted_end_s, now_s=now_s)
-            return
-        if self._layerwise:
-            end_s = predicted_end_s + seen.demand.layer_bytes / self._rate
+                self.rebook(seen, window, predicted_end_s, now_s)
+        elif self.layerwise:
+            self.timetable.extend(window, predicted_end_s + seen.demand.layer_bytes / self.rate_bytes_per_s, now_s)
         else:
-            end_s = max(window.live_s, predicted_end_s) + window.data_s
-        self.timetable.extend(window, end_s, now_s)
+            self.timetable.extend(window, max(window.live_s, predicted_end_s) + window.data_s, now_s)
 
-    def _book(self, seen: SeenRequest, part: str, data_bytes: int, *, live_min_s: float, now_s: float) -> Window:
-        """The earliest gap on both calendars, and the window in it."""
+    def rebook(self, seen: SeenRequest, window: Window, predicted_end_s: float, now_s: float) -> None:
+        """Step 3d for a window that has not started: give it up and book anew."""
+        self.timetable.end(window, "released", "booked anew: new prediction", now_s)
+        if self.layerwise:
+            self.book_tail(seen, predicted_end_s, now_s)
+        else:
+            self.book(seen, "all", self.all_bytes(seen), live_min_s=predicted_end_s, now_s=now_s)
+
+    def all_bytes(self, seen: SeenRequest) -> int:
+        """Real bytes per rank that cross for this request, once it has a placement."""
         assert seen.placement is not None
-        demand = seen.demand
-        ask = Ask(demand.request_id, data_bytes / self._rate, max(live_min_s, now_s), now_s)
-        return self.timetable.book(demand.prefill, seen.placement.decode, part, ask)
+        return seen.demand.tail_bytes + (seen.demand.head_bytes if seen.placement.head_moves else 0)
+
+    def tail_live_s(self, demand: Demand, predicted_end_s: float) -> float:
+        """When the tail has to be live to end one layer after the prefill."""
+        return predicted_end_s + (demand.layer_bytes - demand.tail_bytes) / self.rate_bytes_per_s
+
+    def _first_bytes(self, demand: Demand, head_moves: bool) -> int:
+        if self.layerwise:
+            return demand.head_bytes if head_moves else demand.tail_bytes
+        return demand.tail_bytes + (demand.head_bytes if head_moves else 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 
-from controllers.calendar import SAME_INSTANT_S, Ask, Calendar, Gap, Window, earliest_gap
+from controllers.calendar import SAME_INSTANT_S, Ask, Calendar, Gap, Window, earliest_gap, gap_behind
 
 
 class Timetable:
@@ -32,7 +32,18 @@ class Timetable:
 
     def book(self, prefill: str, decode: str, part: str, ask: Ask) -> Window:
         """Book on both calendars at once; a reuse window behind it that loses its circuit gets `dark_s` before it."""
-        gap = self.earliest_gap(prefill, decode, ask)
+        return self._add(prefill, decode, part, ask, self.earliest_gap(prefill, decode, ask), queued=False)
+
+    def queue(self, prefill: str, decode: str, part: str, ask: Ask) -> Window:
+        """Stand behind every window of both calendars; the window starts as soon as it is first on both.
+
+        Its planned times move up when what stands before it ends early.
+        """
+        pair = self.calendars[prefill], self.calendars[decode]
+        gap = gap_behind(*pair, ask, dark_s=self.dark_s, reuse=self._reuse)
+        return self._add(prefill, decode, part, ask, gap, queued=True)
+
+    def _add(self, prefill: str, decode: str, part: str, ask: Ask, gap: Gap, *, queued: bool) -> Window:
         window = Window(
             id=len(self.windows),
             request_id=ask.request_id,
@@ -44,6 +55,7 @@ class Timetable:
             end_s=gap.end_s,
             data_s=ask.data_s,
             needs_switch=not gap.stands,
+            queued=queued,
         )
         self.windows[window.id] = window
         self._open.setdefault(ask.request_id, []).append(window)
@@ -66,7 +78,18 @@ class Timetable:
         """Keep a started window's circuit until `end_s` (shorter allowed, not before now); push those behind it."""
         # however early the new end, a circuit still dark has to come up and carry its data
         window.end_s = max(end_s, window.live_s + window.data_s if window.state == "dark" else now_s)
+        self._moved(window)
         self._push(self._followers(window), now_s)
+
+    def bring_forward(self, window: Window, live_min_s: float, now_s: float) -> None:
+        """Let a booked window be live at `live_min_s`, or as soon after it as what stands before it allows.
+
+        Never later than planned, and nothing else moves.
+        """
+        dark_s = self.dark_s if window.needs_switch else 0.0
+        start_s = max(now_s, self._free_s(window), live_min_s - dark_s)
+        if window.state == "booked" and start_s < window.start_s - SAME_INSTANT_S:
+            self._move(window, start_s)
 
     def end(self, window: Window, state: str, reason: str, now_s: float, *, switch_failed: bool = False) -> None:
         """Take a window off both calendars.
@@ -81,13 +104,14 @@ class Timetable:
             return
         followers = self._followers(window)
         for calendar in self._both(window):
-            calendar.windows.remove(window)
+            calendar.remove(window)
         self._open[window.request_id].remove(window)
         if not self._open[window.request_id]:
             del self._open[window.request_id]
         window.state = state
         window.released_at_s = now_s
         self._restore(followers, now_s)
+        self._pull(followers, now_s)
 
     def settle(self, now_s: float) -> None:
         """Let the plan catch up with the clock.
@@ -101,6 +125,7 @@ class Timetable:
                 window.live_s, window.end_s = now_s, now_s + window.data_s
             else:
                 continue
+            self._moved(window)
             self._push(self._followers(window), now_s)
 
     # -- starting --------------------------------------------------------------------------------------------
@@ -144,6 +169,7 @@ class Timetable:
         window.live_at_s = now_s
         late_s = now_s - window.live_s
         window.live_s = now_s
+        self._moved(window)
         if late_s > 0:
             self.extend(window, window.end_s + late_s, now_s)
         return window
@@ -190,6 +216,7 @@ class Timetable:
                 if calendar.peer is not None:
                     self.calendars[calendar.peer].peer = None
                     calendar.peer = calendar.owner = None
+        self._moved(window)
         self._push(self._followers(window), now_s)
 
     def _continuation(self, window: Window) -> Window | None:
@@ -249,6 +276,7 @@ class Timetable:
             window.start_s = max(window.live_s - self.dark_s, free_s)
             window.live_s = window.start_s + self.dark_s
             window.end_s = window.live_s + window.data_s
+            self._moved(window)
             pushed += self._followers(window)
         self._push(pushed, now_s)
 
@@ -271,6 +299,28 @@ class Timetable:
             movable = window.state == "booked" or (window.state == "live" and free_s > 0)
             if not movable or window.start_s >= free_s - SAME_INSTANT_S:
                 continue
-            window.move_to(free_s)
+            self._move(window, free_s)
             for follower in self._followers(window):
                 heapq.heappush(waiting, (follower.start_s, follower.id))
+
+    def _pull(self, windows: Iterable[Window], now_s: float) -> None:
+        """Move queued windows up to whatever now stands before them, and those behind them in turn."""
+        waiting = [(window.start_s, window.id) for window in windows]
+        heapq.heapify(waiting)
+        while waiting:
+            _, window_id = heapq.heappop(waiting)
+            window = self.windows[window_id]
+            free_s = max(now_s, self._free_s(window))
+            if not window.queued or window.state != "booked" or free_s >= window.start_s - SAME_INSTANT_S:
+                continue
+            self._move(window, free_s)
+            for follower in self._followers(window):
+                heapq.heappush(waiting, (follower.start_s, follower.id))
+
+    def _move(self, window: Window, start_s: float) -> None:
+        window.move_to(start_s)
+        self._moved(window)
+
+    def _moved(self, window: Window) -> None:
+        for calendar in self._both(window):
+            calendar.moved()

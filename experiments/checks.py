@@ -14,7 +14,7 @@ from workloads.arrivals import SYNTHETIC, WITHOUT_SESSIONS
 from workloads.kv import kv_model
 
 if TYPE_CHECKING:
-    from experiments.models import Eps, Tenant
+    from experiments.models import Eps, Ocs, Tenant
     from experiments.spec import Experiment
 
 
@@ -94,6 +94,9 @@ def _tenant(at: SpecPath, tenant: Tenant) -> Iterator[Issue]:
         for key in ("path", "offset_s", "ties"):
             if getattr(tenant, key) is not None:
                 yield Issue((*at, key), f"{getattr(tenant, key)!r}: source {SYNTHETIC} reads no trace; remove {key}")
+        for key in ("copies", "speedup"):
+            if getattr(tenant, key) != 1:
+                yield Issue((*at, key), f"{getattr(tenant, key)!r}: source {SYNTHETIC} reads no trace; remove {key}")
         if tenant.load is None:
             yield Issue(
                 (*at, "load"), f"missing: source {SYNTHETIC} needs a load (0.6 is 60 % of its prefill instances)"
@@ -124,7 +127,17 @@ def _fabrics(experiment: Experiment) -> Iterator[Issue]:
         if fabric.kind == "eps":
             yield from _eps(("fabrics", i), fabric, experiment)
         elif fabric.kind == "ocs":
+            yield from _commit(("fabrics", i), fabric)
             yield from _reachable(("fabrics", i), experiment)
+
+
+def _commit(at: SpecPath, fabric: Ocs) -> Iterator[Issue]:
+    if fabric.commit == "none" and fabric.decode_choice in ("circuit-aware", "network-aware"):
+        yield Issue(
+            (*at, "decode_choice"),
+            f"{fabric.decode_choice!r} chooses by what is booked, and commit none books nothing ahead; "
+            "use least-loaded",
+        )
 
 
 def _eps(at: SpecPath, fabric: Eps, experiment: Experiment) -> Iterator[Issue]:

@@ -16,7 +16,8 @@ from workloads.prefill import TIMINGS
 from workloads.synthetic import PROFILES
 from workloads.tenants import CONTEXT_LIMIT_TOKENS, TenantSpec
 
-DECODE_CHOICES = ("circuit-aware", "least-loaded", "round-robin", "session-affinity", "random")
+DECODE_CHOICES = ("circuit-aware", "least-loaded", "round-robin", "session-affinity", "random", "network-aware")
+COMMITS = ("last-chunk", "admission", "none")
 NOT_BUILT = "not built yet"
 _PLUGIN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -60,6 +61,16 @@ def _check_timing(value: Any) -> Any:
         "not_allowed",
         f"{value!r} is no prefill timing{closest(str(value), TIMINGS)} "
         f"(allowed: {', '.join(TIMINGS)}, or the path of a timing file ending in .yaml)",
+    )
+
+
+def _check_commit(value: Any) -> Any:
+    if isinstance(value, str) and (value in COMMITS or _PLUGIN.fullmatch(value)):
+        return value
+    raise PydanticCustomError(
+        "not_allowed",
+        f"{value!r} is no commit policy{closest(str(value), COMMITS)} "
+        f"(allowed: {', '.join(COMMITS)} or your own module:Class)",
     )
 
 
@@ -130,11 +141,7 @@ class Tenant(SpecModel):
     name: Name = Field(description="the tenant's name; request ids start with it")
     source: Annotated[
         str,
-        _one_of(
-            "workload source",
-            (SYNTHETIC, *TRACE_READERS),
-            ("azure", "agentx", "tracelab", "burstgpt", "bailian"),
-        ),
+        _one_of("workload source", (SYNTHETIC, *TRACE_READERS)),
     ] = Field(description="where its requests come from")
     profile: Annotated[str, _one_of("synthetic profile", tuple(PROFILES))] | None = Field(
         default=None, description="lengths of the synthetic requests"
@@ -158,6 +165,10 @@ class Tenant(SpecModel):
     )
     max_context_tokens: int = Field(
         default=CONTEXT_LIMIT_TOKENS, ge=2, description="longer requests of a trace are dropped"
+    )
+    copies: int = Field(default=1, ge=1, le=1000, description="shifted copies of a trace to superpose")
+    speedup: float = Field(
+        default=1.0, gt=0, le=1e6, description="every time of a trace is divided by it (2 is twice as fast)"
     )
 
     @model_validator(mode="before")
@@ -207,11 +218,23 @@ class Ocs(SpecModel):
     name: Name = Field(description="the fabric's name; its artifacts' folder")
     kind: Literal["ocs"]
     reconfiguration_ms: float = Field(ge=0, le=60_000, description="dark time of a switch in real ms")
-    commit: Annotated[str, _one_of("commit", ("last-chunk",), ("admission", "none"))] = Field(
-        default="last-chunk", description="when windows are booked"
+    commit: Annotated[str, BeforeValidator(_check_commit)] = Field(
+        default="last-chunk",
+        description="when windows are booked: last-chunk, admission, none or your own module:Class",
     )
     reuse: bool = Field(default=True, description="whether a standing circuit may serve another request")
-    decode_choice: DecodeChoice = Field(default="circuit-aware", description="how the decode instance is chosen")
+    decode_choice: DecodeChoice = Field(
+        default="circuit-aware",
+        description="how the decode instance is chosen (with commit none: least-loaded by default)",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_load_without_reservations(cls, data: Any) -> Any:
+        """Where nothing is booked ahead there is no gap to choose by."""
+        if isinstance(data, dict) and data.get("commit") == "none" and data.get("decode_choice") is None:
+            return {**data, "decode_choice": "least-loaded"}
+        return data
 
     @property
     def reconfiguration_s(self) -> float:

@@ -155,6 +155,19 @@ class KvStream:
         return self.end_s if next_layer_s is None else min(self.start_s + next_layer_s, self.end_s)
 
 
+def kv_due_s(plan: PrefillPlan, kv: KvModel, mode: TransferMode, start_s: float, rate_bytes_per_s: float) -> float:
+    """When the last part of a transfer should be moving: from then on its bytes exist as fast as a rank can send them.
+
+    In `pull` the prefill's end; in `layerwise` the moment from which the tail, at `rate_bytes_per_s`, ends one layer
+    after the prefill, but not before the last chunk starts.
+    """
+    end_s = start_s + plan.duration_s
+    if mode == "pull":
+        return end_s
+    to_send_bytes = kv.rank_bytes(plan.new_tokens) - kv.rank_layer_bytes(plan.chunks[-1].new_tokens)
+    return max(start_s + plan.last_chunk_start_s, end_s - to_send_bytes / rate_bytes_per_s)
+
+
 class LeastUnfinished:
     """Load balancing: the instance with the fewest assigned and unfinished requests; ties go to the least recently
     chosen."""

@@ -11,7 +11,10 @@ from workloads.request import Request
 
 @dataclass(slots=True)
 class Job:
-    """One request at this instance; times are run-clock seconds. `asked`: the event that reserves was posted."""
+    """One request at this instance; times are run-clock seconds. `asked`: the event that reserves was posted.
+
+    `undecided`: the controller wants to be told when the KV is ready; `told_ready`: it was.
+    """
 
     index: int
     request: Request
@@ -28,6 +31,8 @@ class Job:
     early_grants: list[tuple[Message, float]] = field(default_factory=list)
     transfer: OutgoingTransfer | None = None
     asked: bool = False
+    undecided: bool = False
+    told_ready: bool = False
     failed: str | None = None
     recorded: bool = False
 

@@ -12,7 +12,7 @@ from emulation.agents.lines import LineLink, connect, listen
 from emulation.agents.northbound_client import GrantStream, NorthboundClient
 from emulation.agents.outgoing import OutgoingTransfer
 from emulation.agents.wire import Message, Part
-from workloads.serving import KvStream, LastChunkStarted, PrefillEnded, PrefillQueue, PrefillStarted
+from workloads.serving import KvStream, LastChunkStarted, PrefillEnded, PrefillQueue, PrefillStarted, kv_due_s
 
 CONNECT_TIMEOUT_S = 15.0
 
@@ -141,8 +141,7 @@ class PrefillAgent(Agent):
             if isinstance(event, PrefillStarted):
                 self._prefill_started(job, event)
             elif isinstance(event, LastChunkStarted):
-                job.asked = True
-                self._post(job, "last-chunk-started", {"predicted_end_s": event.predicted_end_s})
+                self._last_chunk_started(job, event)
             else:
                 self._prefill_ended(job, event)
         next_s = self._queue.next_s()
@@ -154,8 +153,29 @@ class PrefillAgent(Agent):
         job.asked = self.config.transfer == "layerwise"
         self._post(job, "prefill-started", {"predicted_end_s": event.predicted_end_s})
 
+    def _last_chunk_started(self, job: Job, event: LastChunkStarted) -> None:
+        job.asked = True
+        self._post(job, "last-chunk-started", {"predicted_end_s": event.predicted_end_s})
+        if self.config.fabric_kind != "ocs" or job.plan is None or job.start_s is None:
+            return
+        if event.predicted_end_s > job.start_s + job.plan.duration_s:
+            # It will be over sooner than the controller was told, and this is when its KV should be moving.
+            model, rate = self.config.model, self.config.kv_rate_bytes_per_s
+            due_s = kv_due_s(job.plan, model, self.config.transfer, job.start_s, rate)
+            self.clock.at(due_s, lambda now_s: self._kv_ready(job))
+
+    def _kv_ready(self, job: Job) -> None:
+        """Tell the controller again of the last chunk, once: its KV is ready and no circuit is live for it."""
+        granted = {grant["part"] for grant, _ in job.early_grants} | {told[0] for told in job.told_live}
+        if job.plan is None or job.start_s is None or job.told_ready or granted & {"tail", "all"}:
+            return
+        job.told_ready = True
+        self._post(job, "last-chunk-started", {"predicted_end_s": job.start_s + job.plan.duration_s})
+
     def _prefill_ended(self, job: Job, event: PrefillEnded) -> None:
         job.end_s, job.end_actual_s = event.at_s, self.clock.now_s()
+        if job.undecided:
+            self._kv_ready(job)
         if job.transfer is not None:
             job.transfer.advance(max(job.end_actual_s, event.at_s))
         self._record_if_over(job)
@@ -180,10 +200,21 @@ class PrefillAgent(Agent):
             self._fail(job, str(failure))
         elif event != "transfer-done" and job.failed is None:
             decode = future.result().get("decode")
-            if decode is not None:
+            if event == "admitted":
+                # A decode chosen this early is told again at the prefill's start, when there is KV to speak of.
+                job.asked = job.asked or decode is not None
+            elif decode is not None:
                 self._placed(job, str(decode), bool(future.result().get("head_moves")))
             elif event == "last-chunk-started":
-                self._fail(job, "the controller chose no decode instance at the last chunk")
+                self._undecided(job)
+
+    def _undecided(self, job: Job) -> None:
+        """The controller decides nothing before the KV is ready: it is told when it is."""
+        if job.undecided:
+            self._fail(job, "the controller chose no decode instance, though the KV is ready")
+        job.undecided = True
+        if job.end_actual_s is not None:
+            self._kv_ready(job)
 
     def _placed(self, job: Job, decode: str, head_moves: bool) -> None:
         if job.decode is not None:
