@@ -28,6 +28,8 @@ def in_namespace(ledger):
     """Run a program in a namespace of the test's own; returns its output."""
     if shutil.which("mnexec") is None:
         pytest.skip("mnexec is missing: apt-get install --no-install-recommends mininet")
+    if (tried := subprocess.run(["mnexec", "-n", "true"], capture_output=True, text=True, check=False)).returncode:
+        pytest.skip(f"mnexec makes no namespace here (a chroot whose root is no mount point?): {tried.stderr.strip()}")
     namespace = f"{ledger.prefix}-mn"
     ledger.namespaces([namespace])
 

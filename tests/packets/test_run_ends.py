@@ -20,11 +20,16 @@ from results.artifacts import RunDirectory
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = ["--set", "workload.window_s=6", "--set", "workload.warmup_s=2"]
 MACHINE_TOO_BUSY = 3
+MARK = f"HELIOGRAPH_TEST={os.getpid()}-{time.monotonic_ns()}"
 
 
 def heliograph(*arguments: str, **options) -> subprocess.Popen[str]:
     command = [sys.executable, str(ROOT / "cli.py"), *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, **options)
+    name, _, value = MARK.partition("=")
+    environment = {**os.environ, name: value}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, env=environment, **options
+    )
 
 
 def namespaces() -> set[str]:
@@ -32,15 +37,16 @@ def namespaces() -> set[str]:
 
 
 def processes() -> set[str]:
-    """Command lines of agents, controllers and switches of ours, by pid."""
+    """Processes of the runs that these tests started, by pid: they inherit our mark."""
     found = set()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for path in Path("/proc").glob("[0-9]*"):
         try:
-            words = path.read_bytes().split(b"\0")
-        except OSError:
+            marked = MARK.encode() in (path / "environ").read_bytes().split(b"\0")
+            words = (path / "cmdline").read_bytes().split(b"\0")
+        except OSError:  # it has just ended
             continue
-        if any(b"emulation.agents" in word or b"ryu_manager" in word or b"/run/heliograph" in word for word in words):
-            found.add(f"{path.parent.name}: {b' '.join(words).decode()[:120]}")
+        if marked:
+            found.add(f"{path.name}: {b' '.join(words).decode()[:120]}")
     return found
 
 

@@ -134,12 +134,12 @@ def test_test_runs_the_tier_of_ryu_in_a_process_of_its_own(ready: Checkout, tmp_
     ]
 
 
-def test_one_failing_tier_fails_the_tests_but_an_empty_one_does_not(ready: Checkout, tmp_path: Path) -> None:
-    script = "import sys; sys.exit({code} if 'tests/openflow' in sys.argv else 0)"
-    (ready.path / "pytest.py").write_text(script.format(code=1))
-    assert ready.run("test", cwd=tmp_path).returncode == 1
-    (ready.path / "pytest.py").write_text(script.format(code=5))
-    assert ready.run("test", cwd=tmp_path).returncode == 0
+@pytest.mark.parametrize(("status", "expected"), [(1, 1), (2, 2), (5, 0)])
+def test_one_failing_tier_fails_the_tests_but_an_empty_one_does_not(
+    ready: Checkout, tmp_path: Path, status: int, expected: int
+) -> None:
+    (ready.path / "pytest.py").write_text(f"import sys; sys.exit({status} if 'tests/openflow' in sys.argv else 0)")
+    assert ready.run("test", cwd=tmp_path).returncode == expected
 
 
 def test_setup_of_a_set_up_checkout_does_nothing(ready: Checkout) -> None:
