@@ -156,6 +156,38 @@ def compare(
         _fail(str(error), BAD_INPUT)
 
 
+@app.command()
+def trace(
+    file: Annotated[Path, typer.Argument(help="trace file: plain, gzip or zstd", show_default=False)],
+    source: Annotated[str, typer.Option(help="its format; auto recognises it by content")] = "auto",
+    cluster: Annotated[
+        Path | None, typer.Option(metavar="EXPERIMENT.yaml", help="also say what this experiment's cluster would see")
+    ] = None,
+    max_context_tokens: Annotated[int, typer.Option(min=2, help="longer requests are dropped and counted")] = 131_072,
+    as_json: Annotated[bool, typer.Option("--json", help="as JSON, in real units")] = False,
+) -> None:
+    """What would be replayed of a trace: rows, percentiles of tokens, prefix hits, load and KV demand of a cluster."""
+    import json
+
+    from experiments.spec import SpecError, load
+    from workloads.traces.formats import SOURCES, open_trace
+    from workloads.traces.summary import Server, lines, summarise
+    from workloads.traces.trace import TraceError
+
+    if source not in SOURCES:
+        _fail(f"--source {source!r} is no trace format (allowed: {', '.join(SOURCES)})", BAD_INPUT)
+    try:
+        server = None
+        if cluster is not None:
+            experiment = load(cluster)
+            server = Server(experiment.cluster.prefill_instances, experiment.timing, experiment.kv)
+        reading = open_trace(file, source, max_context_tokens=max_context_tokens)
+        found = summarise(reading, server)
+    except (SpecError, TraceError) as error:
+        _fail(str(error), BAD_INPUT)
+    typer.echo(json.dumps(found, indent=2) if as_json else "\n".join(lines(found, reading.report().lines())))
+
+
 def _run(path: Path, overrides: list[str], seed: int | None, artifact_dir: Path | None, *, dry_run: bool) -> None:
     from experiments.spec import SpecError, load
     from workloads.traces.trace import TraceError

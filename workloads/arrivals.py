@@ -19,14 +19,17 @@ from workloads.prefill import PrefillTiming
 from workloads.request import Request
 from workloads.seeds import stream
 from workloads.tenants import TenantSpec, migrates, owned_instances, owned_prefill_counts
-from workloads.traces import mooncake
-from workloads.traces.replay import replay, spread_ties
-from workloads.traces.trace import TraceReport, TraceRow
+from workloads.traces.formats import FORMATS, SOURCES, open_trace
+from workloads.traces.reading import Reading
+from workloads.traces.session_starts import calls_in, corpus, session_rate_per_s
+from workloads.traces.slices import slice_of
+from workloads.traces.trace import TraceError, TraceReport, TraceRow
 
 __all__ = ["TRACE_READERS", "WITHOUT_SESSIONS", "Arrivals", "TenantReport", "arrivals", "owned_instances", "requests"]
 
-TRACE_READERS = {"mooncake": mooncake.read}
-WITHOUT_SESSIONS = frozenset(("mooncake",))
+#: Every `source` that is a trace file.
+TRACE_READERS = SOURCES
+WITHOUT_SESSIONS = frozenset(SOURCES) - {form.name for form in FORMATS if form.sessions} - {"auto"}
 SYNTHETIC = "synthetic-agentic"
 
 
@@ -192,33 +195,82 @@ def _traced(
     """A slice of the tenant's trace at its load."""
     if tenant.path is None:
         raise ValueError(f"tenant {tenant.name}: source {tenant.source} needs a path to a trace file")
-    trace = TRACE_READERS[tenant.source](tenant.path, max_context_tokens=tenant.max_context_tokens)
-    notes: tuple[str, ...] = ()
-    times_s = [row.time_s for row in trace.rows]
-    if tenant.ties == "spread" and trace.report.tied_rows:
-        times_s = spread_ties(trace.rows, trace.report.tick_s, stream(seed, tenant.name, "ties"))
-        notes = (
-            f"rows that share a time are spread over the tick of {trace.report.tick_s:g} s (ties: keep replays bursts)",
+    reading = open_trace(tenant.path, tenant.source, max_context_tokens=tenant.max_context_tokens)
+    if tenant.migrate == "affinity" and not reading.format.sessions:
+        raise TraceError(
+            tenant.path,
+            None,
+            f"migrate: affinity needs sessions and a {reading.format.title} trace has none; use always or a fraction",
         )
-    slice_ = replay(
-        trace,
-        times_s,
+
+    def drafts(rows: list[tuple[float, TraceRow]], prefix: str, start_s: float = 0.0) -> list[_Draft]:
+        return [
+            _Draft(start_s + at_s, row.new_tokens, row.cached_tokens, f"{prefix}{row.session}" if row.session else "")
+            for at_s, row in rows
+        ]
+
+    if not reading.format.arrival_times:
+        before, within, facts = _started(tenant, reading, instances, timing, window_s, warmup_s, seed)
+        return drafts(before, "warmup-"), drafts(within, "", warmup_s), facts
+    if tenant.load is not None and tenant.speedup != 1:
+        raise TraceError(
+            tenant.path,
+            None,
+            f"speedup {tenant.speedup:g} and load {tenant.load:g} both set the speed of the replay; leave one out",
+        )
+    slice_, trace, notes = slice_of(
+        reading,
         load=tenant.load,
         instances=instances,
         timing=timing,
         window_s=window_s,
         warmup_s=warmup_s,
         offset_s=tenant.offset_s,
+        speedup=tenant.speedup,
+        copies=tenant.copies,
+        ties=tenant.ties,
+        rng=stream(seed, tenant.name, "ties"),
     )
-
-    def drafts(rows: list[tuple[float, TraceRow]], prefix: str) -> list[_Draft]:
-        return [
-            _Draft(arrival_s, row.new_tokens, row.cached_tokens, f"{prefix}{row.session}" if row.session else "")
-            for arrival_s, row in rows
-        ]
-
     facts = {"time_factor": slice_.time_factor, "offset_s": slice_.offset_s, "trace": trace.report, "notes": notes}
     return drafts(slice_.warmup, "warmup-"), drafts(slice_.measured, ""), facts
+
+
+def _started(
+    tenant: TenantSpec,
+    reading: Reading,
+    instances: int,
+    timing: PrefillTiming,
+    window_s: float,
+    warmup_s: float,
+    seed: int,
+) -> tuple[list[tuple[float, TraceRow]], list[tuple[float, TraceRow]], dict[str, object]]:
+    """The calls of a trace of sessions without arrival times, whose starts are drawn to offer the tenant's load."""
+    path = str(tenant.path)
+    if tenant.load is None:
+        raise TraceError(path, None, "the trace has no arrival times, so its sessions are started at a load; give one")
+    for key, given in (("offset_s", tenant.offset_s is not None), ("copies", tenant.copies != 1)):
+        if given:
+            raise TraceError(path, None, f"the trace has no arrival times for {key} to act on; remove {key}")
+    found = corpus(reading, timing)
+    rate_per_s = session_rate_per_s(found, tenant.load, instances)
+
+    def calls(part: str, span_s: float) -> list[tuple[float, TraceRow]]:
+        return calls_in(
+            lambda: open_trace(path, tenant.source, max_context_tokens=tenant.max_context_tokens),
+            rate_per_s=rate_per_s,
+            sessions=found.sessions,
+            span_s=span_s,
+            speedup=tenant.speedup,
+            seed=seed,
+            labels=(tenant.name, part),
+        )
+
+    think = "keep their times" if tenant.speedup == 1 else f"have their times divided by {tenant.speedup:g}"
+    notes = (
+        f"session starts are synthesised: a Poisson process of {rate_per_s:.3g} per s (seed {seed}) that was running "
+        f"long before the window; sessions {think}",
+    )
+    return calls("warmup", warmup_s), calls("measured", window_s), {"trace": found.report, "notes": notes}
 
 
 def _report(

@@ -22,6 +22,8 @@ class TenantSpec:
     `always`, `affinity` or the fraction of requests whose prefix crosses. `profile` belongs to the synthetic source;
     `path`, `offset_s` (seconds of the trace, before any scaling, at which the measured window starts; None: as early
     as the warm-up allows) and `ties` to traces. Requests longer than `max_context_tokens` are dropped and counted.
+    `copies` superposes that many shifted copies of a trace. `speedup` divides every time of a trace (2 replays twice
+    as fast: arrivals, think times, sessions); a trace with arrival times takes either it or a load.
     """
 
     name: str
@@ -34,6 +36,8 @@ class TenantSpec:
     offset_s: float | None = None
     ties: Literal["spread", "keep"] = "spread"
     max_context_tokens: int = CONTEXT_LIMIT_TOKENS
+    copies: int = 1
+    speedup: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

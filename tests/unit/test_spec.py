@@ -216,7 +216,6 @@ def test_every_error_is_reported_at_once():
         ("workload.tenants.0.share=50", "at most 1"),
         ("workload.tenants.0.migrate=sometimes", "always, affinity, or a fraction"),
         ("workload.tenants.0.migrate=1.5", "a fraction from 0 to 1"),
-        ("workload.tenants.0.source=azure", "'azure' is not built yet (allowed: synthetic-agentic, mooncake)"),
         ("workload.tenants.0.source=moncake", "did you mean 'mooncake'?"),
         ("workload.tenants.0.profile=agentxx", "did you mean 'agentx'?"),
         ("workload.tenants.0.path=x", "reads no trace"),

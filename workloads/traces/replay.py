@@ -57,13 +57,15 @@ def replay(
     window_s: float,
     warmup_s: float,
     offset_s: float | None = None,
+    speedup: float = 1.0,
 ) -> Replay:
     """Cut and scale a trace so that the prefill time of its measured rows is load * window_s * instances.
 
     The factor follows from the trace alone: from the offset on, rows are taken until their prefill time is nearest to
     that target, and the part of the trace they cover becomes the window. The utilisation is met to within half a
-    request. Without a `load` the factor is 1. The warm-up replays the rows before the offset; where no offset is
-    given it is the earliest row that leaves room for the warm-up. Raises TraceError where the trace is too short.
+    request. Without a `load` the factor is 1 / `speedup`. The warm-up replays the rows before the offset; where no
+    offset is given it is the earliest row that leaves room for the warm-up. Raises TraceError where the trace is too
+    short.
     """
     durations_s = [timing.duration_s(row.new_tokens, row.cached_tokens) for row in trace.rows]
     work_s = [0.0, *accumulate(durations_s)]
@@ -74,15 +76,15 @@ def replay(
     for first in firsts:
         start_s = times_s[first] if offset_s is None else offset_s
         if target_s is None:
-            last, covered_s = bisect_left(times_s, start_s + window_s), window_s
-            enough = start_s + window_s <= end_s
+            covered_s = window_s * speedup
+            last, enough = bisect_left(times_s, start_s + covered_s), start_s + covered_s <= end_s
         else:
             enough = work_s[-1] - work_s[first] >= target_s
             last = _nearest(work_s, work_s[first] + target_s, first + 1) if enough else first
             covered_s = (times_s[last] if last < len(times_s) else end_s) - start_s
         if not enough:
             where = "after the warm-up" if offset_s is None else f"after offset_s {offset_s:g}"
-            raise _too_short(trace, where, work_s[-1] - work_s[first], end_s, target_s, window_s)
+            raise _too_short(trace, where, work_s[-1] - work_s[first], end_s, target_s, window_s * speedup)
         # Rows that share one time cannot be stretched into a window.
         if covered_s > 0 and start_s - times_s[0] >= warmup_s * covered_s / window_s:
             return _scaled(trace, times_s, first, last, start_s, covered_s, window_s=window_s, warmup_s=warmup_s)
@@ -93,7 +95,7 @@ def replay(
                 f"offset_s {offset_s:g} leaves {max(0.0, start_s - times_s[0]):g} s of the trace for the warm-up, "
                 f"which takes {warmup_s * covered_s / window_s:.3g} s of it; raise offset_s or lower warmup_s",
             )
-    raise _too_short(trace, "after the warm-up", 0.0, end_s, target_s, window_s)
+    raise _too_short(trace, "after the warm-up", 0.0, end_s, target_s, window_s * speedup)
 
 
 def _scaled(
@@ -137,13 +139,13 @@ def _too_short(
             trace.report.path,
             None,
             f"the trace is {end_s:.3g} s long and holds no window of {window_s:g} s {where} at its own rate; lower "
-            "window_s, warmup_s or offset_s, or give a load",
+            "window_s, warmup_s, offset_s or speedup, or give a load or copies",
         )
     return TraceError(
         trace.report.path,
         None,
         f"the trace holds {left_s:.3g} s of prefill {where} and load * window_s * instances is {target_s:.3g} s; "
-        "lower load, window_s or offset_s",
+        "lower load, window_s or offset_s, or superpose copies of the trace (copies: N)",
     )
 
 

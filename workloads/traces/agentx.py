@@ -1,0 +1,116 @@
+"""AgentX / weka: one JSON object per agent session, in a file of its own or many in a tar (plain, gzip or zstd).
+
+    {"id": "trace_0001", "block_size": 64, "hash_id_scope": "local", "requests": [
+       {"t": 0.0, "type": "n", "in": 19584, "out": 268, "hash_ids": [1, 2, ...], "think_time": 0.0, ...},
+       {"t": 160.9, "type": "subagent", "requests": [{"t": 0.0, ...}, ...]}]}
+
+* `t` is in **seconds** from the session's start; a sub-agent's requests count from the sub-agent's. Its calls belong to
+  the session and run beside it.
+* `hash_ids` has one id per **full** block of `block_size` tokens (floor(in / block_size)), meant within the session.
+* There are no arrival times of sessions.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Final
+
+from workloads.traces import values
+from workloads.traces.reading import Format
+from workloads.traces.session_rows import MAX_CALLS, from_first
+from workloads.traces.sniff import is_tar, json_keys
+from workloads.traces.text import At, head, open_bytes, parse_json, refusing
+from workloads.traces.trace import Entry, TraceError
+
+_MAX_DEPTH: Final = 8
+# The largest session of the corpus is a few megabytes.
+_MAX_SESSION_BYTES: Final = 32 * 2**20
+
+
+def entries(path: Path) -> Iterator[Entry]:
+    seen: set[int] = set()
+    for where, text in _documents(path):
+        document = parse_json(text, where, 1)
+        if not isinstance(document, dict):
+            raise TraceError(where, 1, f"a {type(document).__name__} where the format has an object per session")
+        id_, block_size, requests = values.needed(
+            document, ("id", "block_size", "requests"), "AgentX session", where, 1
+        )
+        session = values.name(id_, "id", where, 1)
+        if hash(session) in seen:
+            raise TraceError(where, 1, f"session {session} appears twice; remove one")
+        seen.add(hash(session))
+        block_tokens = values.tokens(block_size, "block_size", where, 1)
+        calls = sorted(_calls(requests, 0.0, session, block_tokens, where, 0), key=lambda call: call.time)
+        if len(calls) > MAX_CALLS:
+            raise TraceError(where, 1, f"session {session} has over {MAX_CALLS} calls; is it one session?")
+        yield from from_first(calls)
+
+
+def _calls(requests: Any, start_s: float, session: str, block_tokens: int, where: str, depth: int) -> Iterator[Entry]:
+    if not isinstance(requests, list):
+        raise TraceError(where, 1, f"session {session}: requests is no list")
+    if depth > _MAX_DEPTH:
+        raise TraceError(where, 1, f"session {session}: sub-agents nested over {_MAX_DEPTH} deep")
+    for number, request in enumerate(requests, 1):
+        at = f"{where}:1: session {session}, request {number}"
+        if not isinstance(request, dict):
+            raise TraceError(at, None, f"a {type(request).__name__} where the format has an object")
+        nested = "requests" in request
+        keys = ("t", "requests") if nested else ("t", "in", "out", "hash_ids")
+        found = values.needed(request, keys, "sub-agent" if nested else "request", at, None)
+        time_s = start_s + values.time(found[0], "t", "seconds", at, None)
+        if nested:
+            yield from _calls(found[1], time_s, session, block_tokens, where, depth + 1)
+            continue
+        input_tokens = values.tokens(found[1], "in", at, None)
+        output_tokens = values.tokens(found[2], "out", at, None, least=0)
+        ids = values.blocks(found[3], input_tokens, block_tokens, at, None, partial=False)
+        yield Entry(number, time_s, input_tokens, output_tokens, blocks=ids, block_tokens=block_tokens, session=session)
+
+
+def _documents(path: Path) -> Iterator[tuple[str, str]]:
+    """(name for messages, text) of each session in the file, one at a time."""
+    tar = is_tar(head(path, 512))
+    with refusing(At(path)), open_bytes(path) as file:
+        if not tar:
+            yield str(path), _text(file, str(path))
+            return
+        try:
+            with tarfile.open(fileobj=file, mode="r|") as archive:
+                for member in archive:
+                    if not member.isfile() or not member.name.endswith(".json"):
+                        continue
+                    content = archive.extractfile(member)
+                    if content is not None:
+                        name = f"{path}({member.name[:100]})"
+                        yield name, _text(content, name)
+        except (tarfile.TarError, ValueError, OverflowError) as error:
+            if isinstance(error, TraceError):
+                raise
+            raise TraceError(path, 1, f"not a tar of sessions ({error}); is the file complete?") from error
+
+
+def _text(file: IO[bytes], where: str) -> str:
+    data = file.read(_MAX_SESSION_BYTES + 1)
+    if len(data) > _MAX_SESSION_BYTES:
+        raise TraceError(where, 1, f"a session of over {_MAX_SESSION_BYTES} bytes; the format has a file per session")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TraceError(where, 1, f"cannot be read ({error}); is the file complete?") from error
+
+
+FORMAT: Final = Format(
+    "agentx",
+    "agentx sessions",
+    "s",
+    1.0,
+    entries,
+    lambda start: is_tar(start) or (json_keys(start) >= {"requests", "block_size"}),
+    prefixes="blocks",
+    sessions=True,
+    arrival_times=False,
+)

@@ -1,0 +1,35 @@
+"""Azure LLM inference traces of 2023 (code, conv) and of 2024 (a week): one row per request, no prefix information.
+
+    TIMESTAMP,ContextTokens,GeneratedTokens
+    2023-11-16 18:17:03.9799600,4808,10
+    2024-05-10 00:00:00.009930+00:00,2162,5
+
+The time has up to seven fractional digits (2023), or an offset from UTC (2024); it is parsed to the nanosecond. The
+prompt is all new: cached tokens are 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from workloads.traces import values
+from workloads.traces.reading import DATES, Format
+from workloads.traces.sniff import csv_columns
+from workloads.traces.text import table
+from workloads.traces.trace import Entry
+
+_COLUMNS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+
+
+def entries(path: Path) -> Iterator[Entry]:
+    for line, (stamp, context, generated) in table(path, _COLUMNS):
+        time = values.stamp_ns(stamp, "TIMESTAMP", path, line)
+        input_tokens = values.token_cell(context, "ContextTokens", path, line)
+        yield Entry(line, time, input_tokens, values.token_cell(generated, "GeneratedTokens", path, line, least=0))
+
+
+FORMAT: Final = Format(
+    "azure", "azure", DATES, 1e9, entries, lambda head: csv_columns(head) >= {name.lower() for name in _COLUMNS}
+)

@@ -1,0 +1,42 @@
+"""BurstGPT: requests of a campus service to hosted models, in seconds.
+
+    Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+    5,ChatGPT,472,18,490,Conversation log
+
+The second release adds `Session ID` and `Elapsed time`. A row without response tokens is a request that failed: it is
+counted and dropped, never replayed. There is no prefix information: cached tokens are 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from workloads.traces import values
+from workloads.traces.reading import Format
+from workloads.traces.sniff import csv_columns
+from workloads.traces.text import table
+from workloads.traces.trace import Entry
+
+_COLUMNS: Final = ("Timestamp", "Request tokens", "Response tokens")
+
+
+def entries(path: Path) -> Iterator[Entry]:
+    for line, (stamp, request, response, session) in table(path, _COLUMNS, ("Session ID",)):
+        time = values.time_cell(stamp, "Timestamp", "seconds", path, line)
+        output_tokens = values.token_cell(response, "Response tokens", path, line, least=0)
+        failed = "" if output_tokens else "failed (0 response tokens)"
+        input_tokens = values.token_cell(request, "Request tokens", path, line, least=0 if failed else 1)
+        yield Entry(line, time, input_tokens, output_tokens, session=session.strip()[:200], failed=failed)
+
+
+FORMAT: Final = Format(
+    "burstgpt",
+    "burstgpt",
+    "s",
+    1.0,
+    entries,
+    lambda head: csv_columns(head) >= {name.lower() for name in _COLUMNS},
+    sessions=True,
+)

@@ -1,0 +1,114 @@
+"""As much of a trace as a slice of it needs: a file of gigabytes is read only as far as the slice, and held in part.
+
+A trace that is too short for its tenant's load may be superposed with shifted copies of itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace as changed
+from typing import Final
+
+import numpy as np
+
+from workloads.prefill import PrefillTiming
+from workloads.traces.reading import Reading
+from workloads.traces.replay import Replay, replay, spread_ties
+from workloads.traces.trace import Trace, TraceError, TraceRow
+
+# Every public trace of an hour is read whole; beyond that, a slice is tried for each time the rows double.
+_FIRST_TRY_ROWS: Final = 131_072
+# Rows kept before the offset: no warm-up replays as many.
+_ROWS_BEFORE_OFFSET: Final = 262_144
+
+
+def slice_of(
+    reading: Reading,
+    *,
+    load: float | None,
+    instances: int,
+    timing: PrefillTiming,
+    window_s: float,
+    warmup_s: float,
+    offset_s: float | None,
+    speedup: float,
+    copies: int,
+    ties: str,
+    rng: np.random.Generator,
+) -> tuple[Replay, Trace, tuple[str, ...]]:
+    """The slice that `replay` cuts, what was read for it, and what to say about it. Raises TraceError.
+
+    Ties are spread over the tick (`spread`) or kept (`keep`); `rng` draws where.
+    """
+    state = rng.bit_generator.state
+
+    def cut(rows: list[TraceRow]) -> tuple[Replay, Trace, tuple[str, ...]]:
+        # A trial that fails must not change what the next one draws.
+        rng.bit_generator.state = state
+        trace = Trace(rows, reading.report())
+        times_s = [row.time_s for row in rows]
+        notes: list[str] = []
+        if ties == "spread" and trace.report.tied_rows:
+            times_s = spread_ties(rows, trace.report.tick_s, rng)
+            notes.append(
+                f"rows that share a time are spread over the tick of {trace.report.tick_s:g} s "
+                "(ties: keep replays bursts)"
+            )
+        if copies > 1:
+            trace, times_s = _superposed(trace, times_s, copies)
+            notes.append(
+                f"{copies} copies of the trace are superposed, each shifted by a further 1/{copies} of its span and "
+                "wrapped around; they share no prefix"
+            )
+        slice_ = replay(
+            trace,
+            times_s,
+            load=load,
+            instances=instances,
+            timing=timing,
+            window_s=window_s,
+            warmup_s=warmup_s,
+            offset_s=offset_s,
+            speedup=speedup,
+        )
+        return slice_, trace, tuple(notes)
+
+    rows: list[TraceRow] = []
+    next_try = _FIRST_TRY_ROWS
+    before = 0
+    for row in reading:
+        rows.append(row)
+        if offset_s is not None and row.time_s < offset_s:
+            before = len(rows)
+            if before >= 2 * _ROWS_BEFORE_OFFSET and copies == 1:
+                del rows[:_ROWS_BEFORE_OFFSET]
+                next_try = len(rows) + _FIRST_TRY_ROWS
+            continue
+        if len(rows) < next_try or copies > 1:
+            continue
+        next_try = 2 * len(rows)
+        try:
+            found = cut(rows)
+        except TraceError:
+            continue
+        if found[0].measured and found[0].measured[-1][1].time_s < rows[-1].time_s:
+            return found
+    return cut(rows)
+
+
+def _superposed(trace: Trace, times_s: Sequence[float], copies: int) -> tuple[Trace, list[float]]:
+    """The rows of all copies in time order. Copy i is shifted by i / copies of the trace's length, and what leaves the
+    end comes in at the start, so that the rate is `copies` times the trace's throughout."""
+    tick_s = trace.report.tick_s or trace.report.span_s / max(1, len(times_s) - 1)
+    length_s = times_s[-1] + tick_s
+    if length_s <= 0:
+        raise TraceError(trace.report.path, None, "all rows share one time, so shifted copies cannot be superposed")
+    merged: list[tuple[float, int, int, TraceRow]] = []
+    for copy in range(copies):
+        suffix = f"#{copy}" if copy else ""
+        for i, (time_s, row) in enumerate(zip(times_s, trace.rows, strict=True)):
+            at_s = (time_s + copy * length_s / copies) % length_s
+            session = f"{row.session}{suffix}" if row.session else ""
+            merged.append((at_s, copy, i, changed(row, time_s=at_s, session=session)))
+    merged.sort(key=lambda item: item[:3])
+    return Trace([row for *_, row in merged], trace.report), [at_s for at_s, *_ in merged]

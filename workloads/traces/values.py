@@ -1,0 +1,141 @@
+"""One cell of a trace at a time: counts of tokens, times, block ids. Every refusal has file, line, value, remedy."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Final
+
+from workloads.traces.trace import TraceError
+
+# Above any context and any clock; a larger number is a broken row, and sums of such numbers stay finite.
+_MAX_TOKENS: Final = 10**9
+_MAX_TIME: Final = 10**19
+_WHOLE: Final = re.compile(r"\s*(\d{1,12})(?:\.0*)?\s*", re.ASCII)
+_NUMBER: Final = re.compile(r"\s*[-+]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:[eE][-+]?\d{1,3})?\s*", re.ASCII)
+_STAMP: Final = re.compile(
+    r"\s*(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:(Z)|([-+])(\d\d):?(\d\d))?\s*", re.ASCII
+)
+
+
+def tokens(value: Any, name: str, path: str | Path, line: int | None, *, least: int = 1) -> int:
+    """A JSON value that is a whole number of tokens, at least `least`."""
+    number = value if isinstance(value, int) and not isinstance(value, bool) else None
+    return _token_count(number, value, name, path, line, least)
+
+
+def token_cell(text: str, name: str, path: str | Path, line: int | None, *, least: int = 1) -> int:
+    """The text of a CSV cell that is a whole number of tokens (`12` or `12.0`), at least `least`."""
+    match = _WHOLE.fullmatch(text)
+    return _token_count(int(match[1]) if match else None, text, name, path, line, least)
+
+
+def _token_count(number: int | None, value: Any, name: str, path: str | Path, line: int | None, least: int) -> int:
+    if number is None or not least <= number <= _MAX_TOKENS:
+        raise TraceError(
+            path,
+            line,
+            f"{name} {_shown(value)} is no whole number of at least {least} token; remove or repair the row",
+        )
+    return number
+
+
+def time(value: Any, name: str, unit: str, path: str | Path, line: int | None) -> int | float:
+    """A JSON value that is a finite time of at least 0 in the format's unit."""
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return _time(number, value, name, unit, path, line)
+
+
+def time_cell(text: str, name: str, unit: str, path: str | Path, line: int | None) -> float:
+    """The text of a CSV cell that is a finite time of at least 0 in the format's unit."""
+    number: float | None = None
+    if _NUMBER.fullmatch(text):
+        number = float(text)
+    elif text.strip().lower().lstrip("+-") in ("nan", "inf", "infinity"):
+        number = math.nan
+    return float(_time(number, text, name, unit, path, line))
+
+
+def _time(
+    number: int | float | None, value: Any, name: str, unit: str, path: str | Path, line: int | None
+) -> int | float:
+    if number is None:
+        raise TraceError(path, line, f"{name} {_shown(value)} is no number of {unit}; remove or repair the row")
+    if not 0 <= number <= _MAX_TIME:
+        raise TraceError(
+            path,
+            line,
+            f"{name} {_shown(value)} {unit} is not finite and at least 0; remove or repair the row",
+        )
+    return number
+
+
+def stamp_ns(value: Any, name: str, path: str | Path, line: int | None) -> int:
+    """Nanoseconds since 1970 of an ISO date and time with up to 9 fractional digits, exactly.
+
+    Without an offset the time is taken as UTC (only differences matter).
+    """
+    match = _STAMP.fullmatch(value) if isinstance(value, str) and len(value) < 80 else None
+    if match:
+        try:
+            whole = datetime(*(int(match[i]) for i in range(1, 7)), tzinfo=timezone.utc)  # type: ignore[misc,arg-type]
+        except ValueError:
+            match = None
+    if match is None or whole.year < 1970:
+        raise TraceError(
+            path,
+            line,
+            f"{name} {_shown(value)} is no date and time such as 2023-11-16 18:17:03.9799600; repair the row",
+        )
+    seconds = (whole - datetime(1970, 1, 1, tzinfo=timezone.utc)) // _SECOND
+    if match[9]:
+        offset = (int(match[10]) * 60 + int(match[11])) * 60
+        seconds -= offset if match[9] == "+" else -offset
+    return seconds * 10**9 + int((match[7] or "0").ljust(9, "0"))
+
+
+_SECOND: Final = datetime(1970, 1, 1, 0, 0, 1) - datetime(1970, 1, 1)
+
+
+def blocks(
+    value: Any, input_tokens: int, block_tokens: int, path: str | Path, line: int | None, *, partial: bool = True
+) -> list[int | str]:
+    """The opaque ids of a prompt's blocks. With `partial`, the last block may be partial and has an id too: there are
+    ceil(input / block) of them; without, only full blocks have one."""
+    if not isinstance(value, list) or any(isinstance(i, bool) or not isinstance(i, int | str) for i in value):
+        raise TraceError(path, line, "hash_ids is no list of integers or strings (a float would have lost digits)")
+    count = -(-input_tokens // block_tokens) if partial else input_tokens // block_tokens
+    if count != len(value):
+        raise TraceError(
+            path,
+            line,
+            f"{len(value)} hash_ids for input_length {input_tokens}, which has {count} blocks of {block_tokens} "
+            "tokens; is this a trace with another block size?",
+        )
+    return value
+
+
+def needed(record: dict[str, Any], keys: tuple[str, ...], what: str, path: str | Path, line: int | None) -> list[Any]:
+    """The values of the keys that a row of the format must have."""
+    if missing := [key for key in keys if key not in record]:
+        raise TraceError(path, line, f"no {', '.join(missing)}; a {what} has {', '.join(keys)}")
+    return [record[key] for key in keys]
+
+
+def name(value: Any, key: str, path: str | Path, line: int | None) -> str:
+    """The name of a session: text or a whole number, as written."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18:
+        return str(value)
+    if isinstance(value, str) and 0 < len(value.strip()) <= 200:
+        return value.strip()
+    raise TraceError(path, line, f"{key} {_shown(value)} is no name of a session; remove or repair the row")
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of more digits than Python prints
+        return "(too long to print)"
+    return text if len(text) <= 60 else text[:57] + "..."
