@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controllers import commit_rules
 from controllers.calendar import Ask, Calendar, Window, earliest_gap
 from controllers.decode_choice import CircuitAware, LeastLoaded
 from controllers.demand import Demand, DuplicateRequest, EventError, OutOfOrder, UnknownRequest
@@ -17,8 +18,8 @@ PREFILLS, DECODES = ("p0", "p1", "p2"), ("d0", "d1")
 REACHABLE = {prefill: DECODES for prefill in PREFILLS}
 
 
-def reservations(transfer: str, reuse: bool = True) -> Reservations:
-    return Reservations(
+def reservations(transfer: str, reuse: bool = True, commit: str = "last-chunk") -> Reservations:
+    return commit_rules.load(commit)(
         REACHABLE,
         rate_bytes_per_s=1e9,
         reconfiguration_s=TAU_S,
@@ -119,14 +120,15 @@ class Driver:
         assert len(decodes) == len(set(decodes)), "a port is in two circuits"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
+    commit=st.sampled_from(list(commit_rules.BUILT_IN)),
     transfer=st.sampled_from(["pull", "layerwise"]),
     reuse=st.booleans(),
     steps=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 41), st.integers(0, 60)), min_size=30, max_size=120),
 )
-def test_random_events_never_overlap_windows_nor_leak_one(transfer, reuse, steps):
-    driver = Driver(reservations(transfer, reuse))
+def test_random_events_never_overlap_windows_nor_leak_one(commit, transfer, reuse, steps):
+    driver = Driver(reservations(transfer, reuse, commit))
     for step in steps:
         driver.step(*step)
     for request_id in driver.requests:

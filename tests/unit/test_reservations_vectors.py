@@ -1,4 +1,5 @@
-"""The worked timelines: V1 to V4, V6 and V8, to the printed digits, from the pure core."""
+"""The worked timelines: V1 to V6 and V8, to the printed digits, from the pure core, and the baseline without
+reservation."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from virtual_circuits import Turn, VirtualCircuits
 
 from controllers.calendar import Ask
 from controllers.decode_choice import CircuitAware
+from controllers.no_reservation import NoReservation
 from controllers.reservations import Reservations
 from controllers.timetable import Timetable
 from workloads.kv import kv_model
@@ -20,8 +22,10 @@ PLAN = TIMING.plan(1_100, 65_600, KV.layers)
 R = 45e9
 
 
-def circuits(transfer: str, *, prefills=("p1",), decodes=("d1",), stands=None) -> VirtualCircuits:
-    core = Reservations(
+def circuits(
+    transfer: str, *, prefills=("p1",), decodes=("d1",), stands=None, commit: type[Reservations] = Reservations
+) -> VirtualCircuits:
+    core = commit(
         {prefill: decodes for prefill in prefills},
         rate_bytes_per_s=R,
         reconfiguration_s=0.025,
@@ -130,6 +134,44 @@ def test_v4_pull_a_late_prefill_sends_from_its_end():
     run, r1 = circuits("pull"), turn("r1", "p1", factor=1.1)
     run.run([r1])
     assert ttft_ms(run, r1) == 331.379
+
+
+def test_v5_an_early_prefill_starts_its_tail_early():
+    run, r1 = circuits("layerwise"), turn("r1", "p1", factor=0.9)
+    run.run([r1])
+    assert run.log[-2:] == [(169.804, "r1", "tail", "live"), (171.806, "r1", "tail", "done")]
+    assert ttft_ms(run, r1) == 171.806
+
+
+def test_an_early_prefill_in_pull_reconfigures_at_once_when_its_ports_are_idle():
+    run, r1 = circuits("pull"), turn("r1", "p1", factor=0.8)
+    run.run([r1])  # ends at 152.695, before the dark time that was booked for 165.868
+    assert run.log[0] == (152.695, "r1", "all", "dark")
+    assert ttft_ms(run, r1) == pytest.approx(152.695 + 25 + 121.424, abs=2e-3)
+
+
+def test_an_early_prefill_never_starts_on_ports_that_another_circuit_uses():
+    run = circuits("pull", prefills=("p1", "p2"))
+    r1, r2 = turn("r1", "p1"), turn("r2", "p2", 30.0, factor=0.5)
+    run.run([r1, r2])
+    assert (312.292, "r2", "all", "dark") in run.log
+
+
+def test_without_reservation_layerwise_holds_its_ports_from_the_first_byte_to_the_last():
+    run, r1 = circuits("layerwise", commit=NoReservation), turn("r1", "p1")
+    run.run([r1])
+    head, tail = run.core.windows.values()
+    assert (head.start_s, tail.end_s) == (0.0, pytest.approx(0.190893, abs=1e-6))
+    assert head.end_s == tail.start_s, "one circuit, held without a gap"
+    assert run.log[-1] == (190.893, "r1", "tail", "done")
+    assert ttft_ms(run, r1) == 190.893
+
+
+def test_without_reservation_pull_is_dark_after_the_prefill():
+    run, r1 = circuits("pull", commit=NoReservation), turn("r1", "p1")
+    run.run([r1])
+    assert run.log == [(190.868, "r1", "all", "dark"), (215.868, "r1", "all", "live"), (337.292, "r1", "all", "done")]
+    assert ttft_ms(run, r1) == 337.292
 
 
 def timetable_with_a_reuse_window() -> tuple[Timetable, object, object]:

@@ -11,18 +11,22 @@ from controllers.demand import Demand
 from controllers.reservations import Reservations
 from workloads.kv import KvModel
 from workloads.prefill import PrefillPlan
-from workloads.serving import KvStream
+from workloads.serving import KvStream, kv_due_s
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One request whose prefill starts at `start_s` on `prefill`; `predicted` and `actual` are its plans."""
+    """One request whose prefill starts at `start_s` on `prefill`; `predicted` and `actual` are its plans.
+
+    It is admitted at `arrival_s`, by default when its prefill starts.
+    """
 
     id: str
     prefill: str
     start_s: float
     actual: PrefillPlan
     predicted: PrefillPlan
+    arrival_s: float | None = None
 
 
 def finish_s(stream: KvStream, part: str, live_s: float, rate: float) -> float:
@@ -56,8 +60,12 @@ class VirtualCircuits:
         self._queue: list[tuple[float, int, str, object]] = []
         self._order = 0
         for turn in turns:
+            self._at(turn.start_s if turn.arrival_s is None else turn.arrival_s, "arrive", turn)
             self._at(turn.start_s, "start", turn)
             self._at(turn.start_s + turn.predicted.last_chunk_start_s, "last chunk", turn)
+            if turn.predicted.duration_s > turn.actual.duration_s:
+                due_s = kv_due_s(turn.actual, self.kv, self.transfer, turn.start_s, self.rate)
+                self._at(due_s, "ready", turn)
         while True:
             due_s = self.core.next_due_s()
             if due_s is not None and (not self._queue or due_s < self._queue[0][0]):
@@ -75,16 +83,7 @@ class VirtualCircuits:
 
     def _handle(self, now_s: float, what: str, subject: object) -> None:
         if isinstance(subject, Turn):
-            predicted_end_s = subject.start_s + subject.predicted.duration_s
-            if what == "start":
-                self.core.admitted(self._demand(subject), now_s)
-                placement = self.core.prefill_started(subject.id, predicted_end_s, now_s)
-            else:
-                placement = self.core.last_chunk_started(subject.id, predicted_end_s, now_s)
-            if placement and subject.id not in self._streams:
-                self._streams[subject.id] = KvStream(
-                    subject.actual, self.kv, self.transfer, subject.start_s, placement.head_moves
-                )
+            self._tell(what, subject, now_s)
         elif isinstance(subject, Window) and what == "live":
             self.core.live(subject.id, now_s)
             if subject.state == "live":
@@ -94,6 +93,29 @@ class VirtualCircuits:
             self.last_byte_ms[subject.request_id] = now_s * 1e3
             self.core.transfer_done(subject.request_id, subject.part, now_s)
         self._start_due(now_s)
+
+    def _tell(self, what: str, turn: Turn, now_s: float) -> None:
+        """The agent's side of the four events."""
+        predicted_end_s, end_s = turn.start_s + turn.predicted.duration_s, turn.start_s + turn.actual.duration_s
+        if what == "arrive":
+            placement = self.core.admitted(self._demand(turn), now_s)
+        elif what == "start":
+            placement = self.core.prefill_started(turn.id, predicted_end_s, now_s)
+        elif what == "last chunk":
+            placement = self.core.last_chunk_started(turn.id, predicted_end_s, now_s)
+            if placement is None:
+                self._at(end_s, "ready", turn)
+        else:
+            granted = {
+                window.part
+                for window in self.core.windows.values()
+                if window.request_id == turn.id and window.live_at_s is not None
+            }
+            if granted & {"tail", "all"}:
+                return
+            placement = self.core.last_chunk_started(turn.id, end_s, now_s)
+        if placement and turn.id not in self._streams:
+            self._streams[turn.id] = KvStream(turn.actual, self.kv, self.transfer, turn.start_s, placement.head_moves)
 
     def _start_due(self, now_s: float) -> None:
         for window in self.core.due(now_s):
