@@ -211,7 +211,10 @@ def _deadline(follower: Window | None, pair: tuple[str, str], ask: Ask, dark_s: 
     """When a booking of `pair` before `follower` must have ended."""
     if follower is None:
         return math.inf
-    if follower.needs_switch or follower.state != "booked":
+    if follower.state != "booked":
+        # it holds its ports already, whatever its plan says: a window live along with its request's first one
+        return -math.inf
+    if follower.needs_switch:
         return follower.start_s
     undisturbed = follower.joins(*pair) and (reuse or follower.request_id == ask.request_id)
     return follower.start_s if undisturbed else follower.live_s - dark_s

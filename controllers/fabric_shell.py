@@ -6,6 +6,7 @@ their own.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -13,10 +14,12 @@ from typing import Any, TypeVar
 from controllers.circuit_keeper import CircuitKeeper, grant, record
 from controllers.config import ControllerConfig
 from controllers.datapaths import DatapathFault
+from controllers.deadline import LIMIT_S, decides_within
 from controllers.demand import Demand, EventError, FabricController, Placement
 from controllers.event_log import EventLog
 from controllers.grants import GrantStreams
 from controllers.metrics import Metrics
+from controllers.plugin import PluginFault, last_lines
 from controllers.purge import UnixctlError
 from controllers.reconfiguration import Switches
 from controllers.reservations import Reservations
@@ -26,6 +29,8 @@ from controllers.timing import RunClock
 # off by more than this comes from another clock.
 PAST_TOLERANCE_S = 10.0
 FUTURE_TOLERANCE_S = 0.1
+# How far ahead of now a prefill may be predicted to end: longer is no prediction but a wrong unit.
+LONGEST_PREFILL_S = 86_400.0
 # How far ahead run-clock zero may lie.
 _LONGEST_COUNTDOWN_S = 3600.0
 
@@ -59,6 +64,8 @@ class FabricShell:
         self._log = log
         self._cleared: set[int] = set()
         self._laying = False
+        policies = (config.fabric.commit, config.fabric.decode_choice)
+        self._plugins = ", ".join(policy for policy in policies if ":" in policy)
         self._keeper: CircuitKeeper | None = None
         if switches is not None:
             assert isinstance(core, Reservations)
@@ -150,6 +157,9 @@ class FabricShell:
         """A plane connected (again): its table is cleared in a greenlet of its own, then it counts as ready."""
         assert self._keeper is not None
         self._cleared.discard(dpid)
+        if self.clock is not None:  # its connection broke unseen; clearing it now would tear circuits that are in use
+            self._keeper.fail(f"datapath {dpid}: connected anew while the clock ran")
+            return
         self._keeper.spawn(self._clear, dpid)
 
     def plane_lost(self, dpid: int, bridge: str) -> None:
@@ -191,10 +201,12 @@ class FabricShell:
 
     def prefill_started(self, request_id: str, predicted_end_s: float, at_s: float) -> Placement | None:
         """See `FabricController.prefill_started`."""
+        _check_prediction(predicted_end_s, at_s)
         return self._event(at_s, lambda now_s: self._core.prefill_started(request_id, predicted_end_s, now_s))
 
     def last_chunk_started(self, request_id: str, predicted_end_s: float, at_s: float) -> Placement | None:
         """See `FabricController.last_chunk_started`."""
+        _check_prediction(predicted_end_s, at_s)
         return self._event(at_s, lambda now_s: self._core.last_chunk_started(request_id, predicted_end_s, now_s))
 
     def transfer_done(self, request_id: str, part: str, at_s: float, failed: bool) -> None:
@@ -213,7 +225,34 @@ class FabricShell:
             raise EventError(f"at_s is {at_s} and the run clock at {now_s:.6f}; is the sender on another clock?")
         self.metrics.transit_s.observe(max(0.0, late_s))
         try:
-            return decide(now_s)
+            return self._checked(decide, now_s)
         finally:
             if self._keeper is not None:
                 self._keeper.advance()
+
+    def _checked(self, decide: Callable[[float], Answer], now_s: float) -> Answer:
+        """A decision; raises PluginFault where a plug-in fails, takes too long or names no decode instance."""
+        guard = decides_within(LIMIT_S, self._plugins) if self._plugins else contextlib.nullcontext()
+        try:
+            with guard:
+                answer = decide(now_s)
+        except (EventError, PluginFault):
+            raise
+        except Exception as error:
+            if ":" not in self.config.fabric.commit:
+                raise
+            raise PluginFault(f"commit rule {self.config.fabric.commit} failed:\n{last_lines(error)}") from error
+        if isinstance(answer, Placement) and answer.decode not in self.config.decodes:
+            known = ", ".join(self.config.decodes)
+            raise PluginFault(
+                f"{self._plugins} placed a request on {answer.decode!r}; the decode instances are {known}"
+            )
+        return answer
+
+
+def _check_prediction(predicted_end_s: float, at_s: float) -> None:
+    if not at_s - PAST_TOLERANCE_S <= predicted_end_s <= at_s + LONGEST_PREFILL_S:
+        raise EventError(
+            f"predicted_end_s is {predicted_end_s} at {at_s}; a prefill that has started ends between "
+            f"{PAST_TOLERANCE_S:g} s before that (it runs over) and {LONGEST_PREFILL_S:g} s after"
+        )

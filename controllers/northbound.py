@@ -20,13 +20,15 @@ from ryu.app.wsgi import ControllerBase, Request, Response, WSGIApplication, rou
 
 from controllers.config import one_line
 from controllers.demand import Demand, EventError, Placement
-from controllers.fabric_shell import FabricShell
+from controllers.fabric_shell import LONGEST_PREFILL_S, FabricShell
+from controllers.plugin import PluginFault
 
 LOG = logging.getLogger(__name__)
 
 _LONGEST_BODY_BYTES = 65536
 
-Bytes = Annotated[int, Field(ge=0)]
+# beyond 2**53 a size is no longer exact as a float, and no KV cache
+Bytes = Annotated[int, Field(ge=0, le=2**53)]
 Seconds = Annotated[float, Field(ge=0)]
 Name = Annotated[str, Field(min_length=1)]
 
@@ -44,7 +46,7 @@ class Admitted(_Body):
     head_bytes: Bytes
     tail_bytes: Bytes
     layer_bytes: Bytes
-    predicted_prefill_s: Seconds
+    predicted_prefill_s: Annotated[float, Field(ge=0, le=LONGEST_PREFILL_S)]
     migrates: bool | None
     at_s: float
 
@@ -120,6 +122,10 @@ def _answers(event: str) -> Callable[[Handler], Callable[..., Response]]:
                 response = _json(handler(self, req, **path))
             except EventError as error:
                 response = _json({"error": str(error)}, error.status)
+            except PluginFault as error:
+                LOG.error("%s: %s", event, error)
+                self.shell.fail(f"controller: {event}: {error}")
+                response = _json({"error": f"the controller failed: {error}"}, 500)
             except Exception as error:
                 LOG.exception("%s failed", event)
                 self.shell.fail(f"controller: {event}: {type(error).__name__}: {error}")

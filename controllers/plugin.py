@@ -33,7 +33,7 @@ def name_of(thing: object) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
-def last_lines(error: BaseException, most: int = 6) -> str:
+def last_lines(error: BaseException, most: int = 20) -> str:
     """The innermost frames of a traceback and the error itself, indented."""
     lines = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip().splitlines()
     return "\n".join(f"  {line}" for line in lines[-most:])

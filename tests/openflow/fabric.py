@@ -56,10 +56,11 @@ class Fabric:
         self.ports = {name: port for port, name in enumerate([*names[0], *names[1]], start=1)}
         self.dilation = settings.pop("time_dilation", 1)
         latency_s = settings.pop("latency_s", 0.0002)
+        transfer = settings.pop("transfer", "pull")
         barrier_timeout_s = settings.pop("barrier_timeout_s", 2.0)
         document = {
             "fabric": {"kind": "ocs", "reconfiguration_s": tau_s, "decode_choice": "circuit-aware", **settings},
-            "transfer": "pull",
+            "transfer": transfer,
             "rate_bytes_per_s": 1e9,
             "time_dilation": self.dilation,
             "prefills": names[0],

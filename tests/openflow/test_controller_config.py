@@ -73,6 +73,6 @@ def test_a_file_that_contradicts_itself_is_refused(tmp_path: Path, change: dict[
 
 
 def test_a_policy_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
-    document = {**CIRCUITS, "fabric": {"kind": "ocs", "reconfiguration_s": 0.025, "commit": "none"}}
-    with pytest.raises(ConfigError, match=r"fabric\.commit is 'none'; this controller can do last-chunk"):
+    document = {**CIRCUITS, "fabric": {"kind": "ocs", "reconfiguration_s": 0.025, "commit": "first-chunk"}}
+    with pytest.raises(ConfigError, match=r"commit 'first-chunk': not one of last-chunk, admission, none"):
         controller_config.core(read(tmp_path, document))

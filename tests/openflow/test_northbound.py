@@ -112,6 +112,8 @@ def test_a_failed_transfer_gives_the_decodes_load_back(client: Client) -> None:
         ({"layer_bytes": True}, "layer_bytes: Input should be a valid integer (got True)"),
         ({"predicted_prefill_s": float("nan")}, "predicted_prefill_s: Input should be a finite number (got nan)"),
         ({"at_s": float("inf")}, "at_s: Input should be a finite number (got inf)"),
+        ({"head_bytes": 2**60}, "head_bytes: Input should be less than or equal to"),
+        ({"predicted_prefill_s": 1e9}, "predicted_prefill_s: Input should be less than or equal to 86400"),
         ({"migrates": "yes"}, "migrates: Input should be a valid boolean (got 'yes')"),
         ({"colour": 1}, "colour: Extra inputs are not permitted (got 1)"),
         ({"prefill": "p9"}, "no prefill instance 'p9' here, only p0, p1"),
@@ -160,6 +162,29 @@ def test_an_event_out_of_order_is_409(client: Client) -> None:
         409,
         "request 'r1': last-chunk-started while it is admitted, not prefill-started",
     )
+
+
+@pytest.mark.parametrize("event", ["prefill-started", "last-chunk-started"])
+@pytest.mark.parametrize("predicted_end_s", [1e6, 1e300])
+def test_a_prediction_in_another_unit_is_400_and_changes_nothing(
+    client: Client, event: str, predicted_end_s: float
+) -> None:
+    client.post("/v1/requests/r1/admitted", ADMITTED)
+    if event == "last-chunk-started":
+        client.post("/v1/requests/r1/prefill-started", PREDICTED)
+    status, answer = client.post(f"/v1/requests/r1/{event}", {**PREDICTED, "predicted_end_s": predicted_end_s})
+    assert (status, f"predicted_end_s is {predicted_end_s}" in answer["error"]) == (400, True)
+    assert client.post(f"/v1/requests/r1/{event}", PREDICTED)[0] == 200
+
+
+def test_a_prediction_that_lies_far_in_the_past_is_400(tmp_path: Path) -> None:
+    client = Client(tmp_path)
+    now_s = time.monotonic()
+    client.post("/v1/clock", {"t0_monotonic_s": now_s - 9.0})
+    client.shell.clock.t0_monotonic_s = now_s - 100.0  # type: ignore[union-attr]
+    client.post("/v1/requests/r1/admitted", {**ADMITTED, "at_s": 100.0})
+    status, answer = client.post("/v1/requests/r1/prefill-started", {"predicted_end_s": 50.0, "at_s": 100.0})
+    assert (status, "runs over" in answer["error"]) == (400, True)
 
 
 def test_a_duplicate_request_is_409(client: Client) -> None:
