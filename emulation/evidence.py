@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 #: A receiver may count what a shaper let out as one burst, and what arrived with the first byte, in no time at all.
 BURST_BYTES = 3 * 65_536
+#: Shorter transfers say more of their first and last packet than of their link.
+LONG_TRANSFER_BYTES = 500_000
+CLOCK_ROUNDING_S = 1e-6
 
 
 def gather(
@@ -36,7 +39,9 @@ def gather(
     scale = plan.scale
     of = {kind: [record for record in records if record.get("of") == kind] for kind in ("request", "prefill", "sender")}
     switches = [event for event in controller_events if event.get("event") == "switch"]
-    tau_s = scale.wall_s(getattr(plan.fabric, "reconfiguration_s", 0.0))
+    tau_s = getattr(plan.fabric, "reconfiguration_s", 0.0)
+    timeouts = [record["rtos"] for record in of["sender"] if record.get("rtos") is not None]
+    statuses = frames.requests["status"].tolist()
     return Evidence(
         scale=scale,
         datapath=datapath,
@@ -59,16 +64,21 @@ def gather(
             for _, live_s, told_s, *_ in record.get("told_live") or ()
             if told_s is not None and live_s is not None
         ],
-        switch_excess_s=[event["dark_s"] - tau_s for event in switches if event.get("dark_s") is not None],
+        switch_excess_s=[
+            scale.wall_s(event["dark_s"] - tau_s) for event in switches if event.get("dark_s") is not None
+        ],
         calibrated_excess_s=excess_s,
         retransmits=sum(record.get("retransmits") or 0 for record in of["sender"]),
-        rtos=sum(record.get("rtos") or 0 for record in of["sender"]),
-        transfers=len(of["sender"]),
-        transfers_with_rto=sum(1 for record in of["sender"] if record.get("rtos")),
+        rtos=sum(timeouts) if timeouts else None,
+        transfers=len(timeouts),
+        transfers_with_rto=sum(1 for count in timeouts if count),
+        circuit_rate_ratios=_circuit_rates(plan, frames),
+        completed=statuses.count("completed"),
+        unfinished=statuses.count("unfinished"),
         drops=sum(row.get("drops") or 0 for row in links),
         machine=machine,
         faults=[*faults, *_faults(plan, frames, errors, controller_events)],
-        notes=_notes(plan),
+        notes=[*_notes(plan), *(probe.notes if probe else ())],
     )
 
 
@@ -85,10 +95,38 @@ def _faults(
     found += _few("an agent reported", [f"{e.get('agent')}: {e.get('where')}: {e.get('text')}" for e in errors])
     faults = [str(event.get("reason")) for event in controller_events if event.get("event") == "fault"]
     found += _few("the controller reported", faults)
+    found += _few("dark for less than tau", _too_short(plan, controller_events))
     rate = plan.experiment.kv_goodput_bytes_per_s
     burst_bytes = BURST_BYTES / plan.scale.rate_scale
     found += _few("bytes and times do not fit", faster_than_line(frames.transfers, rate, allowance_bytes=burst_bytes))
     return found
+
+
+def _too_short(plan: FabricPlan, controller_events: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Reconfigurations whose dark time, or wait, was shorter than the delay: the circuit was live too early."""
+    tau_s = getattr(plan.fabric, "reconfiguration_s", 0.0)
+    found = []
+    for event in controller_events:
+        if event.get("event") != "switch":
+            continue
+        waited_s = min(float(event["dark_s"]), float(event.get("steps_s", {}).get("dark_wait", event["dark_s"])))
+        if waited_s < tau_s - CLOCK_ROUNDING_S:
+            found.append(f"window {event['window']} waited {waited_s * 1e3:.3f} ms of {tau_s * 1e3:g} ms")
+    return found
+
+
+def _circuit_rates(plan: FabricPlan, frames: Frames) -> list[float]:
+    """Achieved over configured rate of the long transfers that had a circuit to themselves, first to last byte.
+
+    Pull only: a layer-wise transfer also waits for its layers.
+    """
+    if plan.fabric.kind != "ocs" or plan.experiment.transfer != "pull":
+        return []
+    long = frames.transfers[frames.transfers["emulated_bytes"] >= LONG_TRANSFER_BYTES].dropna(
+        subset=["first_byte_s", "last_byte_s"]
+    )
+    rates = long["bytes"] / (long["last_byte_s"] - long["first_byte_s"])
+    return [float(rate) / plan.experiment.kv_goodput_bytes_per_s for rate in rates]
 
 
 def _few(what: str, lines: Sequence[str], most: int = 3) -> list[str]:

@@ -64,9 +64,12 @@ class Evidence:
     switch_excess_s: Sequence[float] = ()
     calibrated_excess_s: float | None = None
     retransmits: int = 0
-    rtos: int = 0
+    rtos: int | None = 0
     transfers: int = 0
     transfers_with_rto: int = 0
+    circuit_rate_ratios: Sequence[float] = ()
+    completed: int = 0
+    unfinished: int = 0
     drops: int = 0
     machine: MachineUse | None = None
     faults: list[str] = field(default_factory=list)
@@ -127,7 +130,8 @@ def measures(evidence: Evidence) -> list[Measure]:
     found += [
         Measure("TCP retransmissions", "segments", float(evidence.retransmits)),
         Measure("packets dropped by queues", "packets", float(evidence.drops)),
-        Measure("TCP timeouts (RTO)", "", float(evidence.rtos)),
+        # kernels before 6.7 do not tell
+        Measure("TCP timeouts (RTO)", "", None if evidence.rtos is None else float(evidence.rtos)),
         Measure(
             "transfers hit by a TCP timeout",
             "%",
@@ -137,6 +141,28 @@ def measures(evidence: Evidence) -> list[Measure]:
             remedy="a timeout does not scale with the cluster; it costs tens of ms that a real fabric would not",
         ),
     ]
+    if evidence.circuit_rate_ratios:
+        short = 1.0 - float(np.median(evidence.circuit_rate_ratios))
+        found.append(
+            Measure(
+                "rate of long transfers on circuits below the configured one, median",
+                "",
+                short,
+                limit=LINK_RATE_TOLERANCE,
+                severity="degraded",
+                remedy=slower,
+            )
+        )
+    found.append(
+        Measure(
+            "requests unfinished at the end",
+            "",
+            float(evidence.unfinished),
+            limit=0,
+            severity="degraded",
+            remedy="the cluster was overloaded, or something waits for ever; lower the load or look at requests.csv",
+        )
+    )
     if (use := evidence.machine) is not None:
         found += [
             Measure("CPU, mean of all cores", "%", use.all_cores_percent),
@@ -167,7 +193,9 @@ def judge(evidence: Evidence) -> dict[str, Any]:
     """The content of `fidelity.json`: verdict, reasons, every measure, and what does not scale."""
     found = measures(evidence)
     reasons = list(evidence.faults)
-    invalid = bool(evidence.faults)
+    if not evidence.completed:
+        reasons.append("no request was completed")
+    invalid = bool(reasons)
     degraded = False
     for measure in found:
         if measure.exceeded:
@@ -182,5 +210,5 @@ def judge(evidence: Evidence) -> dict[str, Any]:
         "datapath": evidence.datapath,
         "scale": asdict(evidence.scale),
         "measures": [{**asdict(measure), "exceeded": measure.exceeded} for measure in found],
-        "notes": evidence.notes,
+        "notes": [*evidence.notes, *(["this kernel does not report TCP timeouts"] if evidence.rtos is None else [])],
     }

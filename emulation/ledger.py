@@ -68,10 +68,12 @@ class RunLedger:
             raise LedgerError(
                 f"{directory} exists: a run of that name was here; `heliograph clean` removes it"
             ) from error
-        ledger = cls(run_id, directory, _free_prefix(), lock)
-        pid = os.getpid()
-        ledger.write(kind="run", run_id=run_id, prefix=ledger.prefix, pid=pid, start_ticks=start_ticks(pid))
-        return ledger
+        pid, prefix = os.getpid(), _free_prefix()
+        first = {"kind": "run", "run_id": run_id, "prefix": prefix, "pid": pid, "start_ticks": start_ticks(pid)}
+        # under its name only once it says whose it is: a ledger without a living process is a dead run's
+        (directory / "ledger.new").write_text(json.dumps(first) + "\n")
+        (directory / "ledger.new").rename(directory / "ledger.jsonl")
+        return cls(run_id, directory, prefix, lock)
 
     def write(self, **entry: Any) -> None:
         """Append one line; it is with the kernel when this returns, so it outlives a SIGKILL."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -63,7 +64,7 @@ class MachineWatch:
             samples=len(self._cores),
             busiest_core_percent=max(means),
             all_cores_percent=sum(totals) / len(totals),
-            p95_all_cores_percent=totals[min(len(totals) - 1, int(0.95 * len(totals)))],
+            p95_all_cores_percent=totals[math.ceil(0.95 * len(totals)) - 1],
             steal_percent=sum(self._steal) / len(self._steal),
             least_available_memory_bytes=min(self._memory),
             process_percent={name: sum(shares) / len(shares) for name, shares in self._shares.items() if shares},

@@ -49,6 +49,7 @@ class PathProbe:
         self._instances = {instance.name: instance for instance in cluster.instances}
         self.goodput_ratios: dict[str, float] = {}
         self.rtt_s: dict[str, float] = {}
+        self.notes: list[str] = []
 
     def pairs(self, pairs: Mapping[str, str]) -> None:
         """Every rank of these pairs at once: no instance may be in two. Raises ProbeError."""
@@ -66,12 +67,7 @@ class PathProbe:
         uplinks = self._cluster.uplinks
         prefills = list(pools)
         decodes = [instance.name for instance in self._cluster.instances if instance.role == "decode"]
-        waiting = [
-            (prefills[i % len(prefills)], decodes[i % len(decodes)], rank, i)
-            for i in range(max(len(prefills), len(decodes), uplinks))
-            for rank in range(len(self._instances[prefills[0]].gpu_ips))
-        ]
-        waiting = [one for one in waiting if one[1] in pools[one[0]]]
+        waiting = self._cover(prefills, decodes, pools, uplinks)
         ports = {
             (prefill, decode, rank, uplink): iter(found)
             for prefill, by_decode in pools.items()
@@ -84,7 +80,7 @@ class PathProbe:
             busy: set[tuple[Any, ...]] = set()
             later = []
             for prefill, decode, rank, number in waiting:
-                uplink = (number + rank) % uplinks
+                uplink = number
                 racks = (self._instances[prefill].rack, self._instances[decode].rack)
                 nics = {("nic", prefill, rank), ("nic", decode, rank)}
                 links = nics | {("up", racks[0], uplink), ("down", racks[1], uplink)}
@@ -96,6 +92,29 @@ class PathProbe:
                 chosen[f"{prefill}-{decode} rank {rank} by uplink {uplink}"] = route
             self._read(chosen)
             waiting = later
+
+    def _cover(
+        self, prefills: list[str], decodes: list[str], pools: Mapping[str, Any], uplinks: int
+    ) -> list[tuple[str, str, int, int]]:
+        """(prefill, decode, rank, uplink) that touch every GPU NIC, and every uplink of every rack, at least once."""
+        ranks = range(len(self._instances[prefills[0]].gpu_ips))
+        pairs = [(prefill, decode) for prefill in prefills for decode in decodes if decode in pools[prefill]]
+        rack = {name: instance.rack for name, instance in self._instances.items()}
+        needed: set[tuple[Any, ...]] = {("nic", name, rank) for pair in pairs for name in pair for rank in ranks}
+        needed |= {(rack[name], uplink) for pair in pairs for name in pair for uplink in range(uplinks)}
+        # along the diagonals, so that neighbours in the list share as few links as possible
+        pairs.sort(key=lambda pair: (decodes.index(pair[1]) - prefills.index(pair[0])) % len(prefills))
+        chosen = []
+        for row in range(uplinks):
+            for step, (prefill, decode) in enumerate(pairs):
+                for rank in ranks:
+                    uplink = (step + row + rank) % uplinks
+                    nics = {("nic", prefill, rank), ("nic", decode, rank)}
+                    touched = nics | {(rack[prefill], uplink), (rack[decode], uplink)}
+                    if touched & needed:
+                        needed -= touched
+                        chosen.append((prefill, decode, rank, uplink))
+        return chosen
 
     def wrong(self) -> list[str]:
         """The links that do not carry their rate, in words."""
@@ -132,3 +151,6 @@ class PathProbe:
         for name, ratios in readings.items():
             good = [ratio for ratio in ratios if abs(ratio - 1) <= LINK_RATE_TOLERANCE]
             self.goodput_ratios[name] = good[0] if good else median(ratios)
+            if len(ratios) > 1:
+                said = ", ".join(f"{ratio:.3f}" for ratio in ratios)
+                self.notes.append(f"{name} was probed {len(ratios)} times: {said} of its rate")

@@ -134,7 +134,7 @@ class Prefill(SpecModel):
 
 class Scale(SpecModel):
     rate_scale: float = Field(default=1e-4, gt=0, le=1, description="emulated bytes / real bytes")
-    time_dilation: float = Field(default=1.0, gt=0, le=1000, description="wall time / real time")
+    time_dilation: float = Field(default=1.0, ge=1, le=1000, description="wall time / real time")
 
 
 class Tenant(SpecModel):

@@ -65,7 +65,7 @@ def set_realtime() -> bool:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     except PermissionError:
         return False
-    resource.setrlimit(resource.RLIMIT_RTTIME, (2_000_000, 2_000_000))
+    resource.setrlimit(resource.RLIMIT_RTTIME, (2_000_000, 3_000_000))  # SIGXCPU, then SIGKILL
     return True
 
 

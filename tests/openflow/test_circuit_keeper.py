@@ -314,3 +314,15 @@ def test_an_excess_given_with_the_clock_is_planned_for(build: Build) -> None:
     fabric.ask("r1", "p0")
     (window,) = fabric.shell.reservations()
     assert window["live_s"] - window["start_s"] == pytest.approx(0.025)
+
+
+def test_a_plane_that_connects_anew_while_the_clock_runs_is_a_fault_and_keeps_its_rules(build: Build) -> None:
+    """Its old connection may die after the new one stands: clearing the table would tear circuits that are in use."""
+    fabric = build(planes=2)
+    fabric.start()
+    fabric.ask("r1", "p0")
+    fabric.wait(lambda: fabric.state("r1") == "live")
+    rules = [sorted(switch.table.circuits()) for switch in fabric.switches]
+    fabric.shell.plane_connected(1)
+    assert fabric.shell.fault == "datapath 1: connected anew while the clock ran"
+    assert [sorted(switch.table.circuits()) for switch in fabric.switches] == rules

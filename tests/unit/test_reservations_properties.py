@@ -301,3 +301,27 @@ def test_a_shorter_prediction_leaves_a_dark_window_time_for_its_data():
     core.last_chunk_started("r0", 0.0, 0.0051)
     assert window.state == "dark"
     assert window.end_s >= window.live_s + window.data_s
+
+
+def test_nothing_is_booked_over_a_tail_that_is_live_behind_its_head():
+    """The tail's plan may still lie in the future when the head ends early; its ports are taken all the same."""
+    core = Reservations(
+        {"p0": ("d0",), "p1": ("d0",)},
+        rate_bytes_per_s=1e9,
+        reconfiguration_s=0.0,
+        decode_choice=CircuitAware(),
+        transfer="layerwise",
+    )
+    core.admitted(demand("r0"), 0.0)
+    core.prefill_started("r0", 0.01, 0.0)
+    core.last_chunk_started("r0", 0.01, 0.0)
+    for window in core.due(0.0):
+        if window.state == "dark":
+            core.live(window.id, 0.0)
+    core.due(0.0)
+    head, tail = core.windows.values()
+    assert (head.state, tail.state) == ("live", "live")
+    core.transfer_done("r0", "head", head.end_s - 0.004)
+    core.admitted(Demand("r1", "t", "", "p1", 1_000_000, 10_000, 125, 0.1, True), head.end_s - 0.004)
+    core.prefill_started("r1", head.end_s + 0.1, head.end_s - 0.004)
+    assert core.windows[2].start_s >= tail.end_s
