@@ -144,9 +144,12 @@ def slo_attainment(
 
 def switches_and_reuses(circuits: pd.DataFrame) -> tuple[int, int]:
     """Of the measured windows that were live: those that took a reconfiguration, and those that found their circuit
-    standing.
+    standing. A tail that follows its own head on the same circuit is no reuse.
     """
     live = circuits[circuits["live_at_s"].notna() & ~is_warmup(circuits["request"])]
+    with_head = set(live.loc[live["part"] == "head", "request"])
+    own_tail = (live["part"] == "tail") & live["request"].isin(with_head)
+    live = live[~own_tail | live["needs_switch"].fillna(False).astype(bool)]
     switched = int(live["needs_switch"].fillna(False).astype(bool).sum())
     return switched, len(live) - switched
 

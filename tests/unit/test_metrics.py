@@ -248,3 +248,14 @@ def test_frames_with_missing_columns_are_refused_by_name():
         REQUESTS.conform(pd.DataFrame({"id": ["a"]}))
     with pytest.raises(ValueError, match="requests: no such column: ttft"):
         REQUESTS.frame([{"ttft": 1.0}])
+
+
+def test_a_tail_on_the_circuit_of_its_own_head_is_no_reuse():
+    rows = [
+        {"window": 0, "request": "a", "part": "head", "live_at_s": 1.0, "needs_switch": True},
+        {"window": 1, "request": "a", "part": "tail", "live_at_s": 1.2, "needs_switch": False},
+        {"window": 2, "request": "b", "part": "head", "live_at_s": 2.0, "needs_switch": False},
+        {"window": 3, "request": "b", "part": "tail", "live_at_s": 2.2, "needs_switch": True},
+        {"window": 4, "request": "c", "part": "tail", "live_at_s": 3.0, "needs_switch": False},
+    ]
+    assert metrics.switches_and_reuses(CIRCUITS.frame(rows)) == (2, 2)
