@@ -18,11 +18,16 @@ from emulation.netns import run_in
 OPENFLOW_PORT = 6653
 NORTHBOUND_PORT = 8080
 START_TIMEOUT_S = 20.0
+CALL_TIMEOUT_S = 8.0
 ROOT = Path(__file__).resolve().parent.parent
 
 
 class ControllerError(RuntimeError):
     """The controller did not start, died or refused a call: says which, with its last words."""
+
+
+class ControllerSilent(ControllerError):
+    """The controller could not be reached or did not answer in time."""
 
 
 class ControllerProcess:
@@ -36,6 +41,8 @@ class ControllerProcess:
         self.output = directory / "controller.out"
         self.events_path = Path(config["log"])
         self._child: subprocess.Popen[bytes] | None = None
+        #: Why it can control nothing any more, once `ping` has learnt of it.
+        self.fault: str | None = None
 
     def start(self, ledger: RunLedger, openflow_host: str) -> None:
         """Start Ryu."""
@@ -71,7 +78,8 @@ class ControllerProcess:
                 raise ControllerError(f"the controller ended while starting:\n{last_lines(self.output)}")
             try:
                 answer = self.get("/v1/health")
-            except (OSError, http.client.HTTPException):
+            except ControllerSilent as error:
+                answer = error
                 time.sleep(0.02)
                 continue
             if answer.get("fault"):
@@ -84,8 +92,12 @@ class ControllerProcess:
         )
 
     def get(self, path: str) -> Any:
-        """`GET path`; the decoded JSON. Raises OSError, HTTPException or ControllerError."""
+        """`GET path`; the decoded JSON. Raises ControllerError, ControllerSilent where there is no answer."""
         return self._call("GET", path, None)
+
+    def ping(self) -> None:
+        """Ask for its health; sets `fault`. Raises ControllerError."""
+        self.fault = self.get("/v1/health").get("fault")
 
     def lay_circuits(self, pairs: Mapping[str, str]) -> None:
         """Exactly these circuits stand when this returns (before the clock only)."""
@@ -113,12 +125,18 @@ class ControllerProcess:
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
         def call() -> Any:
-            connection = http.client.HTTPConnection(self._host, NORTHBOUND_PORT, timeout=10)
+            connection = http.client.HTTPConnection(self._host, NORTHBOUND_PORT, timeout=CALL_TIMEOUT_S)
             try:
                 text = None if body is None else json.dumps(body)
                 connection.request(method, path, text, {"Content-Type": "application/json"})
                 response = connection.getresponse()
                 answer = json.loads(response.read() or b"{}")
+            except TimeoutError as error:
+                raise ControllerSilent(
+                    f"the controller did not answer {method} {path} within {CALL_TIMEOUT_S:g} s"
+                ) from error
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                raise ControllerSilent(f"the controller did not answer {method} {path}: {error}") from error
             finally:
                 connection.close()
             if response.status >= 300:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from types import FrameType
+from typing import Any
 
 import yaml
 from rich.console import Console
 
 from emulation.fabric_plan import FabricPlan
 from emulation.fabric_run import FabricResult, FabricRun, RunFailed
+from emulation.interrupts import Interrupted, interruptible, shielded
 from emulation.ledger import RunLedger, clean, dead_runs
-from experiments.spec import Experiment
+from experiments.spec import Experiment, Fabric
 from results.artifacts import RunDirectory, provenance
 from results.metrics import summarise
 from results.progress import ProgressView
@@ -25,30 +25,7 @@ from results.summary import RunSummary, Summary
 from topologies.wiring import COMMON_SYSCTLS
 from workloads.request import Request
 
-
-class Interrupted(KeyboardInterrupt):
-    """SIGINT or SIGTERM reached the run; `number` is the signal."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"interrupted by {signal.Signals(number).name}")
-        self.number = number
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """SIGTERM and SIGINT raise Interrupted once; during the tear-down that follows they are ignored."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        for again in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(again, signal.SIG_IGN)
-        raise Interrupted(number)
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+__all__ = ["Interrupted", "run_experiment"]
 
 
 def run_experiment(
@@ -56,13 +33,16 @@ def run_experiment(
 ) -> Summary:
     """Run every fabric with every seed; `summary.json` is whole after each of them.
 
-    Raises AnotherRun while another run is alive, RunFailed where a fabric could not be measured at all. Whatever was
-    made is removed first.
+    A fabric that ends early has its artifacts too, with every offered request and the reason, and is the last one:
+    then RunFailed is raised, or Interrupted where a signal ended it. Raises AnotherRun while another run is alive,
+    ArtifactError where results cannot be written. Whatever was made is removed first.
     """
     run_id = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{os.getpid()}"
     traces = [Path(tenant.path) for tenant in experiment.workload.tenants if tenant.path]
     runs: list[RunSummary] = []
-    with interruptible(), RunLedger.open(run_id) as ledger:
+    with interruptible(), contextlib.ExitStack() as closing:
+        ledger = RunLedger.open(run_id)
+        closing.callback(_close, ledger)
         for dead in dead_runs():
             console.print(f"a dead run had left {len(clean(dead))} things behind: removed", highlight=False)
         run_directory.write_config(yaml.safe_load(experiment.dump()))
@@ -71,29 +51,56 @@ def run_experiment(
                 argv=argv, seeds=experiment.seeds, datapath=datapath, traces=traces, sysctls=dict(COMMON_SYSCTLS)
             )
         )
+        ahead = [(seed, fabric) for seed in experiment.seeds for fabric in experiment.fabrics]
         for seed in experiment.seeds:
             arrivals = experiment.arrivals(seed)
             for report in arrivals.reports:
                 for line in report.lines():
                     console.print(line, highlight=False, markup=False, soft_wrap=True)
             for fabric in experiment.fabrics:
+                ahead.pop(0)
                 plan = FabricPlan(experiment, fabric, seed, tuple(arrivals.requests))
-                result = _run_fabric(plan, ledger, run_directory, datapath, console)
-                runs.append(_summary(plan, result, arrivals.requests))
-                run_directory.write_summary(runs)
-                if result.failure:
+                with contextlib.ExitStack() as shield:
+                    result = _run_fabric(plan, ledger, run_directory, datapath, console, shield)
+                    runs.append(_summary(plan, result, arrivals.requests))
+                    if not result.failure:
+                        run_directory.write_summary(runs)
+                        continue
+                    run_directory.write_summary(runs, ended_early=_ended_early(plan, result.failure, ahead))
                     write_report(run_directory.path)
-                    raise RunFailed(
-                        f"fabric {fabric.name} ended early: {result.failure}\nwhat it measured, and what came before, "
-                        f"is in {run_directory.path}"
-                    )
+                if result.interrupted is not None:
+                    raise result.interrupted
+                raise RunFailed(
+                    f"fabric {fabric.name} ended early: {result.failure}\nwhat it measured, and what came before, "
+                    f"is in {run_directory.path}"
+                )
     summary = run_directory.summary()
     write_report(run_directory.path)
     return summary
 
 
+def _close(ledger: RunLedger) -> None:
+    with shielded():
+        ledger.close()
+
+
+def _ended_early(plan: FabricPlan, reason: str, ahead: Sequence[tuple[int, Fabric]]) -> dict[str, Any]:
+    """What a reader of summary.json must know of a run that did not get through its fabrics."""
+    return {
+        "fabric": plan.fabric.name,
+        "seed": plan.seed,
+        "reason": reason,
+        "not_run": [{"fabric": fabric.name, "seed": seed} for seed, fabric in ahead],
+    }
+
+
 def _run_fabric(
-    plan: FabricPlan, ledger: RunLedger, run_directory: RunDirectory, datapath: str, console: Console
+    plan: FabricPlan,
+    ledger: RunLedger,
+    run_directory: RunDirectory,
+    datapath: str,
+    console: Console,
+    shield: contextlib.ExitStack,
 ) -> FabricResult:
     name, seed = plan.fabric.name, plan.seed
     title = name if len(plan.experiment.seeds) == 1 else f"{name}, seed {seed}"
@@ -106,7 +113,7 @@ def _run_fabric(
             progress=view.update,
             keep_logs=run_directory.fabric_path(name, seed),
         )
-        result = run.run()
+        result = run.run(shield)
     frames = result.frames
     for table, frame in (("requests", frames.requests), ("transfers", frames.transfers), ("links", result.links)):
         run_directory.write_table(name, seed, table, frame)

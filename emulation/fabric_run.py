@@ -6,15 +6,19 @@
 4. run        the clock starts; the gateway replays the arrivals until all are accounted for, or the drain is over
 5. collect    records, the controller's log, counters; qdiscs are read back
 6. tear down  everything the run made is removed, whatever happened before
+
+While 2 to 4 go on, every part is watched: a process that has ended, and one that is there but does not answer, end the
+run. However it ended, every offered request is accounted for.
 """
 
 from __future__ import annotations
 
+import functools
 import json
-import shutil
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +31,7 @@ from emulation.evidence import gather
 from emulation.fabric_plan import FabricPlan, rounds
 from emulation.fidelity import Evidence, judge
 from emulation.fleet import Fleet, FleetError, Message
+from emulation.interrupts import Interrupted, shielded
 from emulation.ledger import RunLedger
 from emulation.machine import MachineUse, MachineWatch
 from emulation.netns import NamespaceError
@@ -34,6 +39,8 @@ from emulation.ovs import OpenVSwitchError
 from emulation.paths import PathProbe, ecmp_ports
 from emulation.probe import ProbeError
 from emulation.testbed import Testbed, TestbedError
+from emulation.watch import Watch, ask_unixctl
+from results.artifacts import write_bytes
 from results.merge import Frames, merge
 from results.schema import LINKS
 
@@ -45,8 +52,17 @@ COUNTDOWN_S = 0.3
 EXCESS_STEPS = ("remove", "barrier", "purge", "install", "barrier2", "purge2")
 
 
+class RunFailed(RuntimeError):
+    """A run that could not go on: says at which step, and why."""
+
+
+class PartsFailed(RuntimeError):
+    """A part of the run has ended, does not answer, or reports a fault: says which."""
+
+
 #: What ends a run in an orderly way; anything else is a fault of ours and shows its traceback.
 STOPPERS = (
+    PartsFailed,
     FleetError,
     ControllerError,
     TestbedError,
@@ -56,20 +72,19 @@ STOPPERS = (
     EcmpError,
     OSError,
 )
-
-
-class RunFailed(RuntimeError):
-    """A run that could not go on: says at which step, and why."""
+NEVER_SENT = "never sent: the run ended before its clock started"
 
 
 @dataclass
 class FabricResult:
-    """What came out; `failure` tells why a run ended early (its tables then hold what was reached)."""
+    """What came out; `failure` tells why a run ended early (its tables then hold what was reached), `interrupted` that
+    a signal did it."""
 
     frames: Frames
     links: pd.DataFrame
     fidelity: dict[str, Any]
     failure: str | None
+    interrupted: Interrupted | None = None
     timings_s: dict[str, float] = field(default_factory=dict)
 
 
@@ -88,28 +103,40 @@ class FabricRun:
     progress: Callable[[int, int, int, int, int, float, float], None]
     keep_logs: Path
 
-    def run(self) -> FabricResult:
-        """Run it. Raises RunFailed where nothing was measured; KeyboardInterrupt passes after everything is removed."""
+    def run(self, shield: ExitStack | None = None) -> FabricResult:
+        """Run it, and say what came out however it ended. From the moment it has, signals wait until `shield` (none:
+        this call) is closed: close it when the artifacts are written."""
+        with ExitStack() as own:
+            return self._run_all(own if shield is None else shield)
+
+    def _run_all(self, shield: ExitStack) -> FabricResult:
         self._scratch = self.ledger.subdirectory(f"{self.plan.fabric.name}-{self.plan.seed}"[:40])
         self._timings: dict[str, float] = {}
         self._cluster = self.plan.cluster()
         self._testbed = Testbed(self._cluster, self.ledger, self.datapath)
         self._fleet: Fleet | None = None
         self._controller: ControllerProcess | None = None
-        self._started = False
+        self._watch: Watch | None = None
+        self._probe: PathProbe | None = None
+        self._built = self._started = False
+        failure: str | None = None
+        interrupted: Interrupted | None = None
         try:
-            failure: str | None = None
             try:
                 self._step("build", self._build)
                 self._step("connect", self._connect)
                 self._step("run", self._run)
             except STOPPERS as error:
-                if not self._started:
-                    raise RunFailed(f"fabric {self.plan.fabric.name}: {error}") from error
-                failure = str(error)
-            return self._collect(failure)
+                failure = self._explained(error)
+            except Interrupted as error:
+                failure, interrupted = str(error), error
+            shield.enter_context(shielded())
+            result = self._collect(failure)
+            result.interrupted = interrupted
+            return result
         finally:
-            self._tear_down()
+            with shielded():
+                self._tear_down()
 
     # -- 1: build -------------------------------------------------------------------------------------------------
 
@@ -122,6 +149,13 @@ class FabricRun:
         self._testbed.connect_controller()
         self._controller.wait_ready()
         self._fleet.wait_each("ready", self._fleet.names, timeout_s=READY_TIMEOUT_S, what="agents start")
+        self._built = True
+        parts: dict[str, Callable[[], object]] = {"the controller": self._controller.ping}
+        if self._testbed.ovs is not None:
+            parts |= {
+                name: functools.partial(ask_unixctl, socket) for name, socket in self._testbed.ovs.control.items()
+            }
+        self._watch = Watch(parts)
 
     def _start_processes(self) -> None:
         """The controller and the agents; the slow starts overlap."""
@@ -225,10 +259,8 @@ class FabricRun:
     def _tick(self, elapsed_s: float, total_s: float) -> None:
         assert self._controller is not None
         assert self._fleet is not None
-        if not self._controller.alive():
-            raise ControllerError("the controller died while the clock ran")
-        if self._testbed.ovs is not None:
-            self._testbed.ovs.check_alive()
+        if troubles := self._troubles():
+            raise PartsFailed("; ".join(troubles))
         last: Message = self._fleet.progress.get("gw", {})
         moving = sum(m.get("transfers", 0) for name, m in self._fleet.progress.items() if name != "gw")
         circuits = sum(m.get("circuits", 0) for name, m in self._fleet.progress.items() if name != "gw")
@@ -236,23 +268,52 @@ class FabricRun:
             last.get("sent", 0), last.get("done", 0), last.get("failed", 0), moving, circuits, elapsed_s, total_s
         )
 
+    def _troubles(self) -> list[str]:
+        """What is wrong with the parts of this run, a sentence each: ended, silent, or at fault by its own word."""
+        found = []
+        if self._controller is not None and not self._controller.alive():
+            found.append("the controller died")
+        elif self._controller is not None and self._controller.fault:
+            found.append(f"the controller reported: {self._controller.fault}")
+        if self._testbed.ovs is not None:
+            try:
+                self._testbed.ovs.check_alive()
+            except OpenVSwitchError as error:
+                found.append(str(error))
+        if self._watch is not None and not found:
+            found += self._watch.troubles()
+        if self._fleet is not None:
+            found += self._fleet.silent()
+        return found
+
+    def _explained(self, error: Exception) -> str:
+        """An error with what is known to be wrong: a call that failed seldom says that a frozen part is why."""
+        text = str(error) or type(error).__name__
+        return "; ".join([text, *(trouble for trouble in self._troubles() if trouble not in text)])
+
     # -- 5 and 6: collect and tear down -------------------------------------------------------------------------------
 
     def _collect(self, failure: str | None) -> FabricResult:
-        assert self._controller is not None
-        assert self._fleet is not None
-        self._fleet.stop()
+        if self._watch is not None:
+            self._watch.stop()
         rows: list[dict[str, Any]] = []
         faults = [] if failure is None else [failure]
-        try:
-            rows = self._testbed.counters()
-            self._testbed.verify()
-        except Exception as error:  # whatever broke the network must not cost the records
-            faults.append(f"after the run: {error}")
-        self._controller.stop()
-        events = list(self._controller.events())
+        errors = getattr(self, "_errors", None)
+        if self._fleet is not None:
+            errors = list(self._fleet.errors) if errors is None else errors
+            self._fleet.stop()
+        if self._built:
+            try:
+                rows = self._testbed.counters()
+                self._testbed.verify()
+            except Exception as error:  # whatever broke the network must not cost the records
+                faults.append(f"after the run: {error}")
+        if self._controller is not None:
+            self._controller.stop()
+        events = [] if self._controller is None else list(self._controller.events())
+        records = self._fleet.records if self._fleet is not None and self._started else self._never_sent()
         frames = merge(
-            self._fleet.records,
+            records,
             events,
             [asdict(request) for request in self.plan.requests],
             kind=self.plan.fabric.kind,
@@ -263,8 +324,8 @@ class FabricRun:
             self.plan,
             datapath=self.datapath if self.plan.fabric.kind == "ocs" else "none",
             frames=frames,
-            records=self._fleet.records,
-            errors=getattr(self, "_errors", self._fleet.errors),
+            records=records,
+            errors=errors or (),
             controller_events=events,
             links=rows,
             probe=self._probe,
@@ -272,17 +333,29 @@ class FabricRun:
             machine=getattr(self, "_machine", None),
             faults=faults,
         )
-        return FabricResult(frames, LINKS.frame(rows), judge(evidence), failure, self._timings)
+        return FabricResult(frames, LINKS.frame(rows), judge(evidence), failure, timings_s=self._timings)
+
+    def _never_sent(self) -> list[dict[str, Any]]:
+        """What the gateway would have said of each request, had its clock started."""
+        return [
+            {"of": "request", "id": request.id, "arrival_s": request.arrival_s, "status": "unfinished"}
+            | {"reason": NEVER_SENT, "sent_s": None, "first_token_s": None, "prefill": None}
+            for request in self.plan.requests
+        ]
 
     def _tear_down(self) -> None:
+        """End and remove everything; what one step raises costs none of the others."""
         began_s = time.monotonic()
-        if self._fleet is not None:
-            self._fleet.kill()
-        if self._controller is not None:
-            self._controller.stop()
-        self._testbed.close()
-        self._keep_logs()
-        self.ledger.remove()
+        with ExitStack() as steps:  # last in, first out
+            steps.callback(self.ledger.remove)
+            steps.callback(self._keep_logs)
+            steps.callback(self._testbed.close)
+            if self._controller is not None:
+                steps.callback(self._controller.stop)
+            if self._fleet is not None:
+                steps.callback(self._fleet.kill)
+            if self._watch is not None:
+                steps.callback(self._watch.stop)
         self._timings["teardown"] = time.monotonic() - began_s
 
     def _keep_logs(self) -> None:
@@ -290,7 +363,7 @@ class FabricRun:
         for name in ("controller.jsonl", "controller.out", "agents.out"):
             source = self._scratch / name
             if source.is_file() and source.stat().st_size:
-                shutil.copyfile(source, self.keep_logs / name)
+                write_bytes(self.keep_logs / name, source.read_bytes())
 
     def _step(self, name: str, work: Callable[[], None]) -> None:
         self.report(name)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
+import select
 import subprocess
 import sys
 import threading
@@ -17,6 +19,10 @@ from emulation.children import end, last_lines, spawn
 from emulation.ledger import RunLedger
 
 Message = dict[str, Any]
+#: Agents that are ready speak every second; one that says nothing for this long is frozen.
+SILENCE_S = 5.0
+#: A command that the parent of the agents does not take within this time never arrives.
+WRITE_TIMEOUT_S = 5.0
 
 
 class FleetError(RuntimeError):
@@ -37,6 +43,7 @@ class Fleet:
         self.exits: dict[str, Any] = {}
         self.byes: dict[str, Message] = {}
         self.progress: dict[str, Message] = {}
+        self._heard_s: dict[str, float] = {}
         self._stopping = False
 
     def start(self, ledger: RunLedger) -> None:
@@ -54,6 +61,23 @@ class Fleet:
         """One command to every agent."""
         self._write(message)
 
+    def silent(self) -> list[str]:
+        """A sentence for the agents that were ready and have said nothing for too long."""
+        now_s = time.monotonic()
+        quiet_s = {
+            name: now_s - heard_s
+            for name, heard_s in list(self._heard_s.items())
+            if name not in self.byes and name not in self.exits and now_s - heard_s > SILENCE_S
+        }
+        if not quiet_s:
+            return []
+        if len(quiet_s) == len(self.names) > 1:
+            return [f"no agent has said anything for {min(quiet_s.values()):.1f} s: their parent is frozen or starved"]
+        return [
+            f"agent {name} has said nothing for {seconds:.1f} s: it is frozen or starved of CPU"
+            for name, seconds in quiet_s.items()
+        ]
+
     def wait(
         self,
         done: Callable[[Message], bool],
@@ -65,15 +89,18 @@ class Fleet:
     ) -> None:
         """Until `done(message)` says so. `tick` is called in between.
 
-        Raises FleetError when an agent exits, or after `timeout_s` naming `what` was awaited.
+        Raises FleetError when an agent exits or falls silent, or after `timeout_s` naming `what` was awaited.
         """
         deadline_s = time.monotonic() + timeout_s
         next_tick_s = time.monotonic()
         while True:
             now_s = time.monotonic()
-            if tick and now_s >= next_tick_s:
-                tick()
+            if now_s >= next_tick_s:
                 next_tick_s = now_s + tick_s
+                if tick:
+                    tick()
+                if silent := self.silent():
+                    raise FleetError(f"{what}: {'; '.join(silent)}")
             if now_s >= deadline_s:
                 raise FleetError(f"{what}: nothing within {timeout_s:g} s{self._last_words()}")
             try:
@@ -120,8 +147,8 @@ class Fleet:
                 self._keep(message)
                 if message.get("type") in ("bye", "exit"):
                     waiting.discard(message["agent"])
-        except OSError:
-            pass  # the zygote is gone: what its agents sent is in the inbox
+        except (OSError, FleetError):
+            pass  # the zygote is gone or frozen: what its agents sent is in the inbox
         self.kill()
         while not self._inbox.empty():
             self._keep(self._inbox.get())
@@ -165,17 +192,30 @@ class Fleet:
         return "".join(f"\n  {line}" for line in [*said, *([output] if output else [])])
 
     def _write(self, message: Mapping[str, Any]) -> None:
+        """Raises FleetError where the zygote takes nothing, OSError where it is gone."""
         assert self._zygote is not None
         assert self._zygote.stdin is not None
-        self._zygote.stdin.write(json.dumps(message).encode() + b"\n")
-        self._zygote.stdin.flush()
+        pipe = self._zygote.stdin.fileno()
+        os.set_blocking(pipe, False)
+        left = memoryview(json.dumps(message).encode() + b"\n")
+        while left:
+            if not select.select([], [pipe], [], WRITE_TIMEOUT_S)[1]:
+                raise FleetError(
+                    f"the parent of the agents has taken no command for {WRITE_TIMEOUT_S:g} s: it is frozen"
+                )
+            left = left[os.write(pipe, left) :]
 
     def _read(self) -> None:
         assert self._zygote is not None
         assert self._zygote.stdout is not None
         for line in self._zygote.stdout:
             try:
-                self._inbox.put(json.loads(line))
+                message = json.loads(line)
+                # here, not where it is read: between two waits nobody reads
+                if message.get("agent") in self._heard_s or message.get("type") == "ready":
+                    self._heard_s[message["agent"]] = time.monotonic()
+                if message.get("type") != "heartbeat":
+                    self._inbox.put(message)
             except ValueError:
                 self._inbox.put(
                     {"type": "error", "agent": "zygote", "where": "stdout", "text": f"not JSON: {line[:200]!r}"}

@@ -107,6 +107,11 @@ class OpenVSwitch:
             if isinstance(process.args, list) and process.poll() is None
         }
 
+    @property
+    def control(self) -> dict[str, Path]:
+        """Program name -> its control socket, of what was started."""
+        return {name: self.directory / f"{name}.ctl" for name in self.pids()}
+
     def check_alive(self) -> None:
         """Raises OpenVSwitchError when one of the processes has ended."""
         for process in self._processes:

@@ -47,6 +47,9 @@ def write_bytes(path: Path, content: bytes) -> Path:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise ArtifactError(f"cannot write {path}: {error.strerror or error}") from error
+    except BaseException:  # an interrupt leaves no half file either
+        temporary.unlink(missing_ok=True)
+        raise
     return path
 
 

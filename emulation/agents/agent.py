@@ -17,6 +17,7 @@ from emulation.agents.wire import Message
 SETTLE_S = 0.3
 FLUSH_S = 0.2
 PROGRESS_S = 0.5  # wall clock: for a human
+HEARTBEAT_S = 1.0  # wall clock: a parent takes an agent that says nothing for several of them for frozen
 
 
 class Agent:
@@ -134,6 +135,11 @@ class Agent:
             self.end()
         else:
             self.emit({"type": "ready", "realtime": self.realtime})
+            self._beat()
+
+    def _beat(self) -> None:
+        self.emit({"type": "heartbeat"})
+        asyncio.get_running_loop().call_later(HEARTBEAT_S, self._beat)
 
     def _on_command(self, message: Message) -> None:
         try:

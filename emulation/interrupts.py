@@ -1,0 +1,59 @@
+"""SIGINT, SIGTERM and SIGHUP during a run: one exception where the run can stop, a wait where it must not."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupted(KeyboardInterrupt):
+    """SIGINT, SIGTERM or SIGHUP reached the run; `number` is the signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"interrupted by {signal.Signals(number).name}")
+        self.number = number
+
+
+class _Shield:
+    """How many blocks are open in which a signal has to wait, and the one that waits."""
+
+    depth = 0
+    waiting: int | None = None
+
+
+def _interrupt(number: int, frame: FrameType | None = None) -> None:
+    if _Shield.depth:
+        _Shield.waiting = number
+        return
+    _Shield.waiting = None
+    for again in NUMBERS:
+        signal.signal(again, signal.SIG_IGN)
+    raise Interrupted(number)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """The signals raise Interrupted once; during the tear-down that follows they are ignored."""
+    before = {number: signal.signal(number, _interrupt) for number in NUMBERS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def shielded() -> Iterator[None]:
+    """A signal that arrives inside the block raises Interrupted at its end: half a tear-down and half a set of
+    artifacts are worse than a second of waiting."""
+    _Shield.depth += 1
+    try:
+        yield
+    finally:
+        _Shield.depth -= 1
+        if _Shield.waiting is not None and not _Shield.depth:
+            _interrupt(_Shield.waiting)

@@ -1,0 +1,87 @@
+"""Parts of a run that have to answer: a frozen one neither dies nor says so.
+
+Each part is asked from a thread of its own, so that one that does not answer holds up nobody; the run reads the
+answers' age from its own loop. Processes that have ended are told apart by whoever started them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+PERIOD_S = 1.0
+#: A part that has not answered for this long is frozen, or so starved that the run is worth nothing.
+SILENCE_S = 4.0
+
+
+class Watch:
+    """Asks every part once a second. parts: name -> a call that returns when the part has answered and raises where
+    it cannot be asked; it must give up within SILENCE_S."""
+
+    def __init__(self, parts: Mapping[str, Callable[[], object]], *, silence_s: float = SILENCE_S) -> None:
+        self._silence_s = silence_s
+        self._ended = threading.Event()
+        now_s = time.monotonic()
+        self._answered_s = dict.fromkeys(parts, now_s)
+        self._asked_s: dict[str, float | None] = dict.fromkeys(parts)
+        self._refusals: dict[str, str] = {}
+        self._threads = [
+            threading.Thread(target=self._ask, args=(name, ask), name=f"watch {name}", daemon=True)
+            for name, ask in parts.items()
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def troubles(self) -> list[str]:
+        """A sentence for each part that has not answered for too long, with what asking it gave."""
+        now_s = time.monotonic()
+        found = []
+        for name, answered_s in self._answered_s.items():
+            asked_s = self._asked_s[name]
+            waiting_s = 0.0 if asked_s is None else now_s - max(answered_s, asked_s)
+            if waiting_s > self._silence_s:
+                said = self._refusals.get(name)
+                found.append(
+                    f"{name} has not answered for {waiting_s:.1f} s: it is frozen or starved of CPU"
+                    + (f" ({said})" if said else "")
+                )
+        return found
+
+    def stop(self) -> None:
+        """Ask no more. Does not wait for an answer that is due."""
+        self._ended.set()
+
+    def _ask(self, name: str, ask: Callable[[], object]) -> None:
+        while not self._ended.is_set():
+            if self._asked_s[name] is None:
+                self._asked_s[name] = time.monotonic()
+            try:
+                ask()
+            except Exception as error:  # whatever it is, the part did not answer
+                self._refusals[name] = str(error) or type(error).__name__
+            else:
+                self._refusals.pop(name, None)
+                self._answered_s[name] = time.monotonic()
+                self._asked_s[name] = None
+            self._ended.wait(PERIOD_S)
+
+
+def ask_unixctl(path: Path, *, timeout_s: float = SILENCE_S) -> str:
+    """The version of the Open vSwitch daemon behind a control socket, from its main loop (JSON-RPC, ovs-appctl(8)).
+    Raises OSError (TimeoutError where it does not answer) or ValueError."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout_s)
+        connection.connect(str(path))
+        connection.sendall(json.dumps({"id": 0, "method": "version", "params": []}).encode())
+        received = b""
+        while part := connection.recv(65536):
+            received += part
+            # nothing ends a reply but its closing brace
+            with contextlib.suppress(ValueError):
+                return str(json.loads(received)["result"])
+    raise ConnectionError(f"{path}: closed after {received!r}")
