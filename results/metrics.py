@@ -8,7 +8,7 @@ figure that cannot be had is None and says why; it is never 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -190,8 +190,11 @@ def summarise(
     verdict: Literal["valid", "degraded", "invalid"],
     reasons: Iterable[str] = (),
     notes: Iterable[str] = (),
+    accounting: dict[str, Any] | None = None,
 ) -> RunSummary:
-    """The entry of one fabric and seed in ``summary.json``. ``name`` is the fabric's name, ``fabric`` its kind."""
+    """The entry of one fabric and seed in ``summary.json``. ``name`` is the fabric's name, ``fabric`` its kind;
+    ``accounting`` is what ``results.accounting.account`` found.
+    """
     attained, by_tenant = slo_attainment(requests, prefill_duration_s, ttft_multiple)
     switched = switches_and_reuses(circuits) if fabric == "ocs" and circuits is not None else (None, None)
     return RunSummary(
@@ -212,6 +215,7 @@ def summarise(
         switches=switched[0],
         reuses=switched[1],
         notes=list(notes),
+        accounting=accounting,
     )
 
 

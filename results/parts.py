@@ -59,8 +59,8 @@ def ttft_parts(
             used[-1][1] = last_s
         told = [_within((told, last_s if done is None else done), whole) for told, done, _ in used]
         live = [_within((live, told), whole) for told, _, live in used]
-        exposed_s = _covered(told)
-        untold_s = _covered(told + live) - exposed_s
+        exposed_s = covered_s(told)
+        untold_s = covered_s(told + live) - exposed_s
         wait_s = (last_s - end_s) - exposed_s - untold_s
     return {
         "queue_s": start_s - received_s,
@@ -76,7 +76,7 @@ def _within(interval: Interval, whole: Interval) -> Interval:
     return max(interval[0], whole[0]), min(interval[1], whole[1])
 
 
-def _covered(intervals: Iterable[Interval]) -> float:
+def covered_s(intervals: Iterable[Interval]) -> float:
     """Length of the union: windows of two parts may overlap, and time must not count twice."""
     total_s, reached_s = 0.0, float("-inf")
     for begin_s, end_s in sorted(intervals):

@@ -56,7 +56,9 @@ class RunSummary(_Record):
     migrated_share: float | None = None
     switches: int | None = None
     reuses: int | None = None
+    twin: dict[str, Any] | None = None  # of an emulation: what the flow-level twin predicts for the same requests
     notes: list[str] = Field(default_factory=list)
+    accounting: dict[str, Any] | None = None  # results/accounting.py: migrations, bytes, decodes kept, port occupancy
 
 
 class Summary(_Record):
