@@ -62,6 +62,7 @@ class FabricPlan:
             gpus_per_node=self.experiment.gpus_per_node,
             fabric=self.fabric.kind,
             uplinks=self.experiment.uplinks(self.fabric) or None,
+            pooled=isinstance(self.fabric, Eps) and self.fabric.routing == "adaptive",
             kv_goodput_bps=self.kv_goodput_bps,
             queue=self.fabric.queue if isinstance(self.fabric, Eps) else "drr",
         )

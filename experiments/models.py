@@ -201,8 +201,8 @@ class Eps(SpecModel):
         default=None, ge=1, description="a rack's GPU links / its uplinks (2 is 2:1)"
     )
     uplinks: int | None = Field(default=None, ge=1, description="uplinks of a rack, instead of oversubscription")
-    routing: Annotated[str, _one_of("routing", ("ecmp",), ("adaptive", "srpt"))] = Field(
-        default="ecmp", description="path choice"
+    routing: Annotated[str, _one_of("routing", ("ecmp", "adaptive"), ("srpt",))] = Field(
+        default="ecmp", description="path choice: ecmp hashes flows, adaptive spreads them ideally over a pooled uplink"
     )
     ecmp_seed: int = Field(default=1, ge=0, description="seed of the ECMP hash")
     ecmp_unit: Literal["transfer", "pair"] = Field(

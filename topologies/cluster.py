@@ -38,6 +38,8 @@ class Cluster(WiredTopo):
     spines. fabric "ocs": a circuit switch `plane0..` for each of the `gpus_per_node` GPU positions; the instances of a
     node have positions of their own, and KV moves only between equal ones. fabric "none": no GPU NICs.
 
+    pooled: the uplinks of a rack are one link of `uplinks` times the rate, the ideal of adaptive routing (declared as
+    such): a lone transfer has its full port, and all share the sum of the uplinks fairly.
     kv_goodput_bps: emulated TCP payload rate of a KV link each way, bits per second; None = unshaped. queue: "drr" or
     "fifo" at the routers of the packet fabric. host_spines: of the host network. rto_min_ms: TCP's minimum RTO on KV
     routes. Raises ValueError on a combination that cannot be wired.
@@ -59,6 +61,7 @@ class Cluster(WiredTopo):
         instances_per_rack: int = 4,
         fabric: str = "eps",
         uplinks: int | None = None,
+        pooled: bool = False,
         kv_goodput_bps: float | None = None,
         gpus_per_node: int | None = None,
         queue: str = "drr",
@@ -89,8 +92,10 @@ class Cluster(WiredTopo):
         self._wire_host_network(host_spines)
         self.uplinks, self.planes = 0, []
         if fabric == "eps":
-            self.uplinks = uplinks or 0
-            self._wire_packet_fabric(queue)
+            assert uplinks is not None
+            self.uplinks = 1 if pooled else uplinks
+            # what spreads ideally over U uplinks shares their sum; a GPU NIC cannot send faster than one of them
+            self._wire_packet_fabric(queue, uplinks if pooled else 1)
         elif fabric == "ocs":
             self._wire_circuits()
 
@@ -142,7 +147,7 @@ class Cluster(WiredTopo):
             self.add_host(name)
             fabric.attach(leaf, (name, "host0"), ip, ["default"], roles=("leaf-to-host", "host-nic"), port=name)
 
-    def _wire_packet_fabric(self, queue: str) -> None:
+    def _wire_packet_fabric(self, queue: str, links_in_one: int) -> None:
         rank_bits = min(2, (self._ranks - 1).bit_length())
         # Sources on an uplink differ by rank (second octet) and instance (low bits); on the way to one GPU NIC only
         # by instance.
@@ -155,7 +160,7 @@ class Cluster(WiredTopo):
             leaf_prefixes=[self._rack_prefixes(rack) for rack in range(self.racks)],
             covering="10.64.0.0/10",
             loopbacks=("10.255.2", "10.255.3"),
-            goodput_bps=self._goodput_bps,
+            goodput_bps=None if self._goodput_bps is None else self._goodput_bps * links_in_one,
             queue=queue,
             source_mask=uplink_mask,
         )

@@ -105,6 +105,18 @@ def test_two_flows_on_different_uplinks_do_not_meet(fabric):
     assert shares == [pytest.approx(1.0, rel=0.03)] * 2
 
 
+@pytest.fixture
+def adaptive(make_testbed) -> Fabric:
+    """Four GPU links of a rack over two uplinks, spread ideally."""
+    return Fabric(make_testbed, decode_instances=4, pooled=True)
+
+
+@pytest.mark.parametrize(("flows", "share"), [(1, 1.0), (2, 1.0), (3, 2 / 3), (4, 0.5)])
+def test_adaptive_routing_gives_every_flow_its_max_min_share(adaptive, flows, share):
+    routes = [(f"p{i}", f"d{i}", 0) for i in range(flows)]
+    assert closest([adaptive.shares(routes) for _ in range(3)], share) == pytest.approx([share] * flows, rel=0.05)
+
+
 def test_incast_from_four_prefills_shares_the_decode_port(fabric):
     routes = [(f"p{n}", "d0", n % 2) for n in range(4)]
     shares = closest([fabric.shares(routes) for _ in range(3)], 0.25)

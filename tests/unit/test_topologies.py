@@ -259,3 +259,18 @@ def test_an_interface_name_the_kernel_cannot_hold_is_refused():
         topo.wire((("a", "x" * 16), ("b", "y")), roles=("", ""))
     with pytest.raises(ValueError, match="node a is there already"):
         topo.add_host("a")
+
+
+def test_pooled_uplinks_are_one_link_of_their_summed_rate_and_gpu_links_stay_as_they_are():
+    pooled = demo(fabric="eps", uplinks=2, pooled=True, kv_goodput_bps=36e6)
+    assert pooled.uplinks == 1
+    rates = {}
+    for first, second, info in pooled.links(withInfo=True):
+        for role in (info["role1"], info["role2"]):
+            rates.setdefault(role, set()).add(info["goodput_bps"])
+        del first, second
+    assert rates["gpu-nic"] == {36e6}
+    kv_uplinks = {info["goodput_bps"] for _, _, info in pooled.links(withInfo=True) if info["intfName1"] == "ks0"}
+    assert kv_uplinks == {72e6}
+    spines = [name for name in pooled.hosts() if name.startswith("ks")]
+    assert spines == ["ks0"]
