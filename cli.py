@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from economics.commands import cost, link_budget
+
+if TYPE_CHECKING:
+    from experiments.spec import Experiment
+    from results.artifacts import RunDirectory
+    from results.summary import Summary
 
 ROOT = Path(__file__).resolve().parent
 DEMO = ROOT / "experiments" / "demo.yaml"
@@ -54,6 +59,66 @@ def run(
 ) -> None:
     """Run an experiment with real packets (root)."""
     _run(experiment, overrides or [], seed, artifact_dir, dry_run=dry_run)
+
+
+@app.command()
+def simulate(
+    experiment: ExperimentFile,
+    overrides: Overrides = None,
+    seed: Seed = None,
+    artifact_dir: ArtifactDir = None,
+    dry_run: Annotated[bool, typer.Option(help="check the file and say what would run")] = False,
+    constants: Annotated[
+        Path | None, typer.Option(help="delays to add: fidelity.json of a run, or a YAML file of constants")
+    ] = None,
+) -> None:
+    """Predict an experiment with ideal flows in virtual time: the same artifacts as run, no root, no network."""
+    from results.artifacts import ArtifactError, RunDirectory
+    from results.table import print_summary
+    from simulation.constants import Constants, ConstantsError, read_constants
+    from simulation.experiment_run import simulate_experiment
+
+    checked = _checked(experiment, overrides or [], seed, dry_run=dry_run)
+    try:
+        delays = Constants() if constants is None else read_constants(constants)
+        directory = RunDirectory.create(checked.name, artifact_dir=artifact_dir)
+        summary = simulate_experiment(checked, directory, argv=sys.argv, constants=delays, report=typer.echo)
+    except (ArtifactError, ConstantsError) as error:
+        _fail(str(error), BAD_INPUT)
+    print_summary(summary)
+    typer.echo(f"report: {directory.path / 'report.html'}")
+
+
+@app.command()
+def validate(
+    experiment: Annotated[Path | None, typer.Argument(help="experiment file (YAML)", show_default=False)] = None,
+    overrides: Overrides = None,
+    seed: Seed = None,
+    artifact_dir: ArtifactDir = None,
+    run: Annotated[
+        Path | None,
+        typer.Option("--run", metavar="DIR", help="compare this finished run instead of making one (no root)"),
+    ] = None,
+) -> None:
+    """Run an experiment with real packets (root) and on the twin, and say what they disagree on."""
+    from results.artifacts import ArtifactError, RunDirectory
+
+    if (experiment is None) == (run is None):
+        _fail("give an experiment file to run, or --run DIR of a finished run", BAD_INPUT)
+    if experiment is not None:
+        directory = _run(experiment, overrides or [], seed, artifact_dir, dry_run=False)
+        _validate(directory, directory.path)
+        return
+    assert run is not None
+    if overrides or seed is not None:
+        _fail("--run takes the experiment and the seeds of that run: leave out --set and --seed", BAD_INPUT)
+    try:
+        finished = RunDirectory.open(run)
+    except ArtifactError as error:
+        _fail(str(error), BAD_INPUT)
+    if artifact_dir is not None and not artifact_dir.is_dir():
+        _fail(f"--artifact-dir {artifact_dir} is no directory: make it, or leave it out", BAD_INPUT)
+    _validate(finished, artifact_dir or finished.path)
 
 
 @app.command()
@@ -188,12 +253,19 @@ def trace(
     typer.echo(json.dumps(found, indent=2) if as_json else "\n".join(lines(found, reading.report().lines())))
 
 
-def _run(path: Path, overrides: list[str], seed: int | None, artifact_dir: Path | None, *, dry_run: bool) -> None:
+def _checked(
+    path: Path, overrides: list[str], seed: int | None, *, dry_run: bool, emulated: bool = False
+) -> Experiment:
+    """The experiment, with requests in every window, and with links that can be made where it is to be `emulated`;
+    with `dry_run` it is printed, and that is all."""
+    from emulation.plan_checks import refusals
     from experiments.spec import SpecError, load
     from workloads.traces.trace import TraceError
 
     try:
         experiment = load(path, overrides, seed)
+        if emulated and (refused := refusals(experiment)):
+            _fail("\n".join(f"{path}: {line}" for line in refused), BAD_INPUT)
         arrivals = {seed: experiment.arrivals(seed) for seed in experiment.seeds}
     except (SpecError, TraceError) as error:
         _fail(str(error), BAD_INPUT)
@@ -209,13 +281,22 @@ def _run(path: Path, overrides: list[str], seed: int | None, artifact_dir: Path 
         for found in arrivals.values():
             for report_ in found.reports:
                 typer.echo("\n".join(report_.lines()))
-        return
+        raise typer.Exit
+    return experiment
+
+
+def _run(
+    path: Path, overrides: list[str], seed: int | None, artifact_dir: Path | None, *, dry_run: bool
+) -> RunDirectory:
+    """Run an experiment, its twin after it, and print the table; returns where the artifacts are."""
+    experiment = _checked(path, overrides, seed, dry_run=dry_run, emulated=True)
     _need_root("a run makes network namespaces")
 
     from rich.console import Console
 
-    from emulation.experiment_run import Interrupted, run_experiment
+    from emulation.experiment_run import run_experiment
     from emulation.fabric_run import RunFailed
+    from emulation.interrupts import Interrupted
     from emulation.ledger import LedgerError
     from emulation.netns import NamespaceError
     from emulation.ovs import OpenVSwitchError
@@ -242,10 +323,44 @@ def _run(path: Path, overrides: list[str], seed: int | None, artifact_dir: Path 
         )
     except (RunFailed, LedgerError, NamespaceError, OpenVSwitchError, TestbedError, ArtifactError) as error:
         _fail(f"{error}\neverything the run had made is removed")
-    print_summary(summary)
+    print_summary(_with_twin(directory, summary))
     console.print(f"report: {directory.path / 'report.html'}", soft_wrap=True)
     if any(entry.verdict == "invalid" for entry in summary.runs):
         raise typer.Exit(INVALID)
+    return directory
+
+
+def _with_twin(directory: RunDirectory, summary: Summary) -> Summary:
+    """The summary with the twin's prediction; a twin that fails costs a line, never a run."""
+    from results.report import write_report
+    from simulation.validation import predict_beside
+
+    try:
+        summary = predict_beside(directory)
+        write_report(directory.path)
+    except Exception as error:
+        typer.echo(f"heliograph: the twin made no prediction: {type(error).__name__}: {error}", err=True)
+    return summary
+
+
+def _validate(directory: RunDirectory, write_to: Path) -> None:
+    from rich.console import Console
+
+    from experiments.spec import SpecError
+    from results.artifacts import ArtifactError, write_json
+    from simulation.validation import ValidationError, residual_table, validate
+    from workloads.traces.trace import TraceError
+
+    try:
+        document, _ = validate(directory)
+        written = write_json(write_to / "validation.json", document)
+    except (ArtifactError, SpecError, TraceError, ValidationError) as error:
+        _fail(str(error), BAD_INPUT)
+    console = Console(highlight=False)
+    console.print(residual_table(document))
+    for limitation in document["limitations"]:
+        console.print(f"known limitation: {limitation}", soft_wrap=True)
+    console.print(f"residuals: {written}", soft_wrap=True)
 
 
 def _need_root(why: str) -> None:

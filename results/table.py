@@ -101,13 +101,25 @@ def comparisons(summary: Mapping[str, Any] | Summary) -> list[str]:
     return sentences
 
 
+def twin_lines(run: RunSummary, name: str) -> list[str]:
+    """What the flow-level twin predicts beside what was measured, in one line; none where there is no prediction."""
+    if run.twin is None:
+        return []
+    predicted, ratio = run.twin["ttft_s"], run.twin["mean_ratio"]
+    figures = ", ".join(f"{key} {seconds(predicted[key])} s" for key in ("mean", "p50", "p90", "p95"))
+    return [f"{name}: twin: {figures}; measured / twin {UNDEFINED if ratio is None else f'{ratio:.3f}'} (means)"]
+
+
 def remarks(summary: Mapping[str, Any] | Summary) -> list[str]:
-    """Reasons of verdicts that are not ``valid``, notes, and why a figure is undefined; a sentence each."""
+    """Reasons of verdicts that are not ``valid``, the twin's prediction, notes, and why a figure is undefined; a
+    sentence each.
+    """
     runs = checked(summary).runs
     lines = []
     for run in runs:
         name = label(run, runs)
         lines += [f"{name}: {run.verdict}: {reason}" for reason in run.reasons]
+        lines += twin_lines(run, name)
         lines += [f"{name}: {note}" for note in run.notes]
         by_reason: dict[str, list[str]] = {}
         for key in ("mean", "p50", "p90", "p95"):

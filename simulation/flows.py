@@ -15,8 +15,6 @@ from simulation.clock import VirtualClock
 from simulation.max_min import max_min
 from simulation.release import Piece
 
-Allocate = Callable[[Sequence["Flow"], Sequence[Sequence[int]], Sequence[float], Sequence[float]], list[float]]
-
 
 @dataclass(eq=False, slots=True)
 class Flow:
@@ -49,13 +47,6 @@ class Flow:
         self.since_s = now_s
 
 
-def fair(
-    flows: Sequence[Flow], paths: Sequence[Sequence[int]], limits: Sequence[float], capacities: Sequence[float]
-) -> list[float]:
-    """Max-min fair rates."""
-    return max_min(paths, limits, capacities)
-
-
 class FlowNetwork:
     """Links of `capacities` (bytes per second, by number) and the flows on them; `carried_bytes` by link."""
 
@@ -63,18 +54,20 @@ class FlowNetwork:
         self,
         clock: VirtualClock,
         capacities: Sequence[float],
-        allocate: Allocate = fair,
         *,
         peak: float | None = None,
     ) -> None:
         """`peak`: what one flow can send at most, where every path has a link no wider than that."""
         self._clock = clock
         self._capacities = list(capacities)
-        self._allocate = allocate
         self._peak = max(self._capacities, default=0.0) if peak is None else peak
         # insertion order, not a set's: rates are sums of floats, and the same file must give the same bytes
         self._on: list[dict[Flow, None]] = [{} for _ in capacities]
+        # a link is tight where its flows together could fill it; the others limit nobody
+        self._tight = [False] * len(self._capacities)
+        self._tolerance = 1e-9 * self._peak
         self._changed: dict[Flow, None] = {}
+        self._relieved: dict[Flow, None] = {}
         self.carried_bytes = [0.0] * len(self._capacities)
         self.recomputed = 0
         clock.after_each_moment(self._settle)
@@ -87,6 +80,7 @@ class FlowNetwork:
         flow.waiting = pieces[flow.at_piece].at(flow.since_s) <= 0
         for link in path:
             self._on[link][flow] = None
+            self._tight[link] = self._could_fill(link)
         self._changed[flow] = None
         return flow
 
@@ -97,59 +91,118 @@ class FlowNetwork:
             for link in flow.path:
                 self.carried_bytes[link] += flow.sent_bytes
 
+    def _could_fill(self, link: int) -> bool:
+        on = self._on[link]
+        return len(on) > 1 and len(on) * self._peak > self._capacities[link]
+
     # -- rates --------------------------------------------------------------------------------------------------
 
-    def _loose(self, link: int) -> bool:
-        """Whether a link is wide enough for all its flows at their peaks, so that it limits and joins none of them."""
-        on = self._on[link]
-        return len(on) <= 1 or len(on) * self._peak <= self._capacities[link]
-
     def _settle(self, now_s: float) -> None:
-        if not self._changed:
-            return
-        seen: dict[Flow, None] = {}
-        for seed in self._changed:
-            if seed not in seen:
-                self._set_rates(self._joined(seed, seen), now_s)
-        self._changed.clear()
+        """Give every flow its share again, after all that changed at this moment.
 
-    def _joined(self, seed: Flow, seen: dict[Flow, None]) -> list[Flow]:
-        """The flows that links which could be full join to `seed`."""
-        seen[seed] = None
-        found, links = [seed], set()
-        for flow in found:
+        Max-min rates are the only ones at which each flow has a bottleneck: its own limit, or a full link on which none
+        is faster. So a flow that has one still is left alone, and so is everything that only it would have reached.
+        """
+        if not self._changed and not self._relieved:
+            return
+        moved: dict[Flow, None] = {}
+        for flow in self._changed:
+            flow.advance(now_s)
+            self._share_out(flow, now_s, moved)
+        for flow in self._relieved:
+            if flow not in moved and not self._has_bottleneck(flow, {}):
+                self._share_out(flow, now_s, moved)
+        for flow in {**self._changed, **moved}:
+            self._plan(flow)
+        self._changed.clear()
+        self._relieved.clear()
+
+    def _share_out(self, seed: Flow, now_s: float, moved: dict[Flow, None]) -> None:
+        """Compute the rates of `seed` and of no more others than it takes for all to have a bottleneck."""
+        inside: dict[Flow, None] = {seed: None}
+        while True:
+            self.recomputed += len(inside)
+            self._compute(inside, now_s, moved)
+            without = self._without_bottleneck(inside)
+            if not without:
+                return
+            inside.update(without)
+
+    def _compute(self, inside: dict[Flow, None], now_s: float, moved: dict[Flow, None]) -> None:
+        """Rates of the flows inside, in what the others leave."""
+        if len(inside) == 1:
+            (flow,) = inside
+            rate = flow.limit
             for link in flow.path:
-                if link in links:
+                if self._tight[link]:
+                    rate = min(rate, self._capacities[link] - sum(each.rate for each in self._on[link]) + flow.rate)
+            self._set_rate(flow, max(rate, 0.0), now_s, moved)
+            return
+        left: dict[int, float] = {}
+        paths = []
+        for flow in inside:
+            paths.append([link for link in flow.path if self._tight[link]])
+            for link in paths[-1]:
+                if link not in left:
+                    others = sum(each.rate for each in self._on[link] if each not in inside)
+                    left[link] = max(self._capacities[link] - others, 0.0)
+        rates = max_min(paths, [flow.limit for flow in inside], left)
+        for flow, rate in zip(inside, rates, strict=True):
+            self._set_rate(flow, rate, now_s, moved)
+
+    @staticmethod
+    def _set_rate(flow: Flow, rate: float, now_s: float, moved: dict[Flow, None]) -> None:
+        if rate != flow.rate:
+            flow.advance(now_s)
+            flow.rate = rate
+            moved[flow] = None
+
+    def _without_bottleneck(self, inside: dict[Flow, None]) -> dict[Flow, None]:
+        """Flows outside that have to be computed too: their bottleneck is gone, or they are faster than a flow inside
+        that has none."""
+        fastest: dict[int, float | None] = {}
+        found: dict[Flow, None] = {}
+        seen = set(inside)
+        for flow in inside:
+            bound = self._has_bottleneck(flow, fastest)
+            for link in flow.path:
+                if not self._tight[link]:
                     continue
-                links.add(link)
-                if self._loose(link):
-                    continue
+                full = self._fastest_if_full(link, fastest) is not None
                 for other in self._on[link]:
-                    if other not in seen:
-                        seen[other] = None
-                        found.append(other)
+                    if other in inside:
+                        continue
+                    if not bound and full and other.rate > flow.rate + self._tolerance:
+                        found[other] = None
+                    elif other not in seen:
+                        seen.add(other)
+                        if not self._has_bottleneck(other, fastest):
+                            found[other] = None
         return found
 
-    def _set_rates(self, flows: list[Flow], now_s: float) -> None:
-        self.recomputed += len(flows)
-        if len(flows) == 1:
-            rates = [flows[0].limit]
-        else:
-            tight = {link for flow in flows for link in flow.path if not self._loose(link)}
-            paths = [[link for link in flow.path if link in tight] for flow in flows]
-            rates = self._allocate(flows, paths, [flow.limit for flow in flows], self._capacities)
-        for flow, rate in zip(flows, rates, strict=True):
-            if rate != flow.rate or flow in self._changed:
-                flow.advance(now_s)
-                flow.rate = rate
-                self._plan(flow)
+    def _has_bottleneck(self, flow: Flow, fastest: dict[int, float | None]) -> bool:
+        if flow.rate >= flow.limit - self._tolerance:
+            return flow.rate <= flow.limit + self._tolerance
+        for link in flow.path:
+            if self._tight[link]:
+                rate = self._fastest_if_full(link, fastest)
+                if rate is not None and flow.rate >= rate - self._tolerance:
+                    return True
+        return False
+
+    def _fastest_if_full(self, link: int, fastest: dict[int, float | None]) -> float | None:
+        """The highest rate on a full link; None where there is room. `fastest` remembers."""
+        if link not in fastest:
+            rates = [flow.rate for flow in self._on[link]]
+            fastest[link] = max(rates) if sum(rates) >= self._capacities[link] - self._tolerance else None
+        return fastest[link]
 
     # -- what happens next to a flow ----------------------------------------------------------------------------
 
     def _plan(self, flow: Flow) -> None:
         flow.plans += 1
         number, piece, now_s = flow.plans, flow.pieces[flow.at_piece], flow.since_s
-        if flow.waiting and flow.rate < piece.bytes_per_s:
+        if flow.waiting and flow.rate < piece.bytes_per_s - self._tolerance:
             # a link holds it back: it falls behind its stream, which changes nothing for anybody now
             flow.waiting = False
         if not flow.waiting:
@@ -194,10 +247,11 @@ class FlowNetwork:
         flow.plans += 1
         for link in flow.path:
             on = self._on[link]
-            was_loose = self._loose(link)
             del on[flow]
             self.carried_bytes[link] += flow.pieces[-1].level_bytes
-            if not was_loose:
-                self._changed.update(on)
+            if self._tight[link]:
+                self._relieved.update(on)
+                self._tight[link] = self._could_fill(link)
         self._changed.pop(flow, None)
+        self._relieved.pop(flow, None)
         flow.on_done(now_s)

@@ -39,6 +39,7 @@ class Job:
     pieces: tuple[Piece, ...] = ()
     ranks: dict[int, Sent] = field(default_factory=dict)
     told_live: list[list[Any]] = field(default_factory=list)
+    told_ready: bool = False
     last_byte_s: float | None = None
     first_token_s: float | None = None
 

@@ -80,7 +80,7 @@ class PacketNetwork:
         self, clock: VirtualClock, fabric: PacketFabric, on_part: OnPart, recorded: Mapping[tuple[str, int], int]
     ) -> None:
         self._clock, self._fabric, self._on_part, self._recorded = clock, fabric, on_part, recorded
-        self.flows = FlowNetwork(clock, fabric.capacities, fabric.allocate, peak=fabric.link_bytes_per_s)
+        self.flows = FlowNetwork(clock, fabric.capacities, peak=fabric.link_bytes_per_s)
         self._busy: dict[tuple[str, str, int], list[Callable[[], None]]] = {}
 
     def placed(self, job: Job, now_s: float) -> None:

@@ -5,24 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from experiments.spec import Eps, Experiment
-from simulation.flows import Allocate, fair
 from topologies.cluster import Cluster, Instance
 
-#: How a path is chosen, and how links are shared: routing -> (flows are hashed onto uplinks, rule of sharing).
-ROUTINGS: dict[str, tuple[bool, Allocate]] = {"ecmp": (True, fair), "adaptive": (False, fair)}
+#: Whether a routing hashes each flow onto one uplink, or spreads it over all of them.
+HASHED = {"ecmp": True, "adaptive": False}
 
 
 class PacketFabric:
     """A leaf-spine with one uplink from every rack to each of `uplinks` spines, every link at the GPU link's rate.
 
-    `ecmp` takes one uplink and the same spine's downlink. `adaptive` spreads ideally: the uplinks of a rack are one link
-    of their joint rate, and so are the downlinks to it.
+    `ecmp` takes one uplink and the same spine's downlink. `adaptive` spreads ideally: the uplinks of a rack are one
+    link of their joint rate, and so are the downlinks to it.
     """
 
     def __init__(self, experiment: Experiment, fabric: Eps, cluster: Cluster) -> None:
-        if fabric.routing not in ROUTINGS:
-            raise ValueError(f"routing {fabric.routing!r}: the twin knows {', '.join(ROUTINGS)}")
-        self.hashed, self.allocate = ROUTINGS[fabric.routing]
+        if fabric.routing not in HASHED:
+            raise ValueError(f"routing {fabric.routing!r}: the twin knows {', '.join(HASHED)}")
+        self.hashed = HASHED[fabric.routing]
         self.ranks = experiment.cluster.gpus_per_instance
         self.uplinks = experiment.uplinks(fabric)
         self.ecmp_seed, self.ecmp_unit = fabric.ecmp_seed, fabric.ecmp_unit

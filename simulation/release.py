@@ -54,9 +54,7 @@ def release_pieces(stream: KvStream) -> tuple[Piece, ...]:
     return tuple(pieces)
 
 
-def finish_s(
-    pieces: Sequence[Piece], first_bytes: float, end_bytes: float, live_s: float, bytes_per_s: float
-) -> float:
+def finish_s(pieces: Sequence[Piece], first_bytes: float, end_bytes: float, live_s: float, bytes_per_s: float) -> float:
     """When bytes [first_bytes, end_bytes) of a stream have crossed a link that is live, and ours alone, from `live_s`.
 
     The latest, over every moment at which some of it did not exist, of that moment plus what was left then at the

@@ -13,8 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from controllers.config import ControllerConfig
-from controllers.config import core as controller_core
+from controllers import config as controller_config
 from controllers.demand import Demand, FabricController, Placement
 from controllers.reservations import Reservations
 from experiments.spec import Eps, Experiment, Fabric, Ocs
@@ -28,7 +27,7 @@ from simulation.packet_fabric import PacketFabric
 from simulation.release import release_pieces
 from topologies.cluster import Cluster
 from workloads.request import Request
-from workloads.serving import KvStream, LastChunkStarted, LeastUnfinished, PrefillQueue, PrefillStarted
+from workloads.serving import KvStream, LastChunkStarted, LeastUnfinished, PrefillQueue, PrefillStarted, kv_due_s
 
 #: Real seconds after the last arrival that a run waits for what is under way; the emulation's own.
 DRAIN_S = 45.0
@@ -157,15 +156,33 @@ class Twin:
             self._make_stream(job, now_s)
 
     def _last_chunk_started(self, job: Job, predicted_end_s: float, now_s: float) -> None:
+        self._tell_last_chunk(job, predicted_end_s, now_s)
+        assert job.plan is not None
+        assert job.start_s is not None
+        if self.fabric.kind == "ocs" and predicted_end_s > job.start_s + job.plan.duration_s:
+            # it will be over sooner than the controller was told, and this is when its KV should be moving
+            rate = self.experiment.kv_goodput_bytes_per_s
+            due_s = kv_due_s(job.plan, self._kv, self.experiment.transfer, job.start_s, rate)
+            self._clock.at(max(due_s, now_s), lambda at_s: self._kv_ready(job, at_s))
+
+    def _kv_ready(self, job: Job, now_s: float) -> None:
+        """Tell the controller again of the last chunk, once: its KV is ready and no circuit is live for it."""
+        assert job.plan is not None
+        assert job.start_s is not None
+        if not job.told_ready and not {told[0] for told in job.told_live} & {"tail", "all"}:
+            job.told_ready = True
+            self._tell_last_chunk(job, job.start_s + job.plan.duration_s, now_s)
+
+    def _tell_last_chunk(self, job: Job, predicted_end_s: float, now_s: float) -> None:
+        name = job.request.id
         self._tell(
-            now_s,
-            lambda at_s: self._answered(
-                job, self._core.last_chunk_started(job.request.id, predicted_end_s, at_s), at_s
-            ),
+            now_s, lambda at_s: self._answered(job, self._core.last_chunk_started(name, predicted_end_s, at_s), at_s)
         )
 
     def _prefill_ended(self, job: Job, now_s: float) -> None:
         job.end_s = now_s
+        if job.placement is None:  # a policy that asks for nothing before there is KV
+            self._kv_ready(job, now_s)
 
     # -- the controller ---------------------------------------------------------------------------------------------
 
@@ -244,36 +261,28 @@ def cluster_of(experiment: Experiment) -> Cluster:
 def build_core(
     experiment: Experiment, fabric: Fabric, cluster: Cluster, seed: int, constants: Constants
 ) -> FabricController:
-    """The controller's own core, from the controller's own loader: whatever policy that knows, the twin knows."""
-    config: dict[str, Any] = {"kind": fabric.kind, "decode_choice": getattr(fabric, "decode_choice", "least-loaded")}
-    names = [instance.name for instance in cluster.instances]
-    planes: list[dict[str, Any]] = []
-    if isinstance(fabric, Ocs):
-        config |= {
-            "reconfiguration_s": fabric.reconfiguration_s,
-            "commit": fabric.commit,
-            "reuse": fabric.reuse,
-        }
-        ports = {name: number for number, name in enumerate(names, start=1)}
-        planes = [{"bridge": "virtual", "dpid": 1, "unixctl": "", "ports": ports}]
+    """The controller's own core, made by the controller's own loader: whatever policy that knows, the twin knows."""
     reachable = {
         prefill: [decode for decode in cluster.reachable[prefill] if decode in owned.decodes]
         for owned in experiment.owned_instances().values()
         for prefill in owned.prefills
     }
-    document = {
-        "fabric": config,
-        "transfer": experiment.transfer,
-        "rate_bytes_per_s": experiment.kv_goodput_bytes_per_s,
-        "excess_s": constants.calibrated_excess_s,
-        "seed": seed,
-        "prefills": [instance.name for instance in cluster.instances if instance.role == "prefill"],
-        "decodes": [instance.name for instance in cluster.instances if instance.role == "decode"],
-        "planes": planes,
-        "reachable": reachable,
-        "log": "",
-    }
-    return controller_core(ControllerConfig.model_validate(document))
+    policy: dict[str, Any] = {"choice": getattr(fabric, "decode_choice", "least-loaded")}
+    if isinstance(fabric, Ocs):
+        policy |= {
+            "reconfiguration_s": fabric.reconfiguration_s,
+            "excess_s": constants.calibrated_excess_s,
+            "commit": fabric.commit,
+            "reuse": fabric.reuse,
+        }
+    return controller_config.build_core(
+        fabric.kind,
+        reachable,
+        transfer=experiment.transfer,
+        rate_bytes_per_s=experiment.kv_goodput_bytes_per_s,
+        seed=seed,
+        **policy,
+    )
 
 
 def circuit_events(core: Reservations) -> list[dict[str, Any]]:
