@@ -20,7 +20,7 @@ from emulation.ledger import RunLedger
 
 Message = dict[str, Any]
 #: Agents that are ready speak every second; one that says nothing for this long is frozen.
-SILENCE_S = 5.0
+SILENCE_S = 4.0
 #: A command that the parent of the agents does not take within this time never arrives.
 WRITE_TIMEOUT_S = 5.0
 
@@ -63,12 +63,7 @@ class Fleet:
 
     def silent(self) -> list[str]:
         """A sentence for the agents that were ready and have said nothing for too long."""
-        now_s = time.monotonic()
-        quiet_s = {
-            name: now_s - heard_s
-            for name, heard_s in list(self._heard_s.items())
-            if name not in self.byes and name not in self.exits and now_s - heard_s > SILENCE_S
-        }
+        quiet_s = self._quiet_s()
         if not quiet_s:
             return []
         if len(quiet_s) == len(self.names) > 1:
@@ -77,6 +72,15 @@ class Fleet:
             f"agent {name} has said nothing for {seconds:.1f} s: it is frozen or starved of CPU"
             for name, seconds in quiet_s.items()
         ]
+
+    def _quiet_s(self) -> dict[str, float]:
+        """Agents that should speak and have not for too long, and for how long."""
+        now_s = time.monotonic()
+        return {
+            name: now_s - heard_s
+            for name, heard_s in list(self._heard_s.items())
+            if name not in self.byes and name not in self.exits and now_s - heard_s > SILENCE_S
+        }
 
     def wait(
         self,
@@ -134,7 +138,8 @@ class Fleet:
         if self._zygote is None:
             return
         self._stopping = True
-        waiting = {name for name in self.names if name not in self.exits}
+        # a frozen agent says no more: its parent kills it
+        waiting = {name for name in self.names if name not in self.exits} - set(self._quiet_s())
         try:
             for name in waiting:
                 self.send(name, {"type": "stop"})
@@ -159,7 +164,8 @@ class Fleet:
             if self._zygote.stdin:
                 with contextlib.suppress(OSError):
                     self._zygote.stdin.close()
-            end(self._zygote, patience_s=2.0)
+            frozen = len(self._quiet_s()) == len(self.names)
+            end(self._zygote, patience_s=0.1 if frozen else 2.0)
 
     def _keep(self, message: Message) -> bool:
         """File a message; whether it tells that an agent died."""

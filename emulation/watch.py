@@ -16,7 +16,7 @@ from pathlib import Path
 
 PERIOD_S = 1.0
 #: A part that has not answered for this long is frozen, or so starved that the run is worth nothing.
-SILENCE_S = 4.0
+SILENCE_S = 3.5
 
 
 class Watch:

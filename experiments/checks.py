@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from experiments.models import Eps, Ocs, Tenant
     from experiments.spec import Experiment
 
+#: Requests of one tenant if every prefill were the shortest possible; those of real workloads take 50 times as long.
+MOST_REQUESTS = 20_000_000
+
 
 def cross_checks(experiment: Experiment) -> list[Issue]:
     """Every misfit between keys, each with the path of the key to change."""
@@ -81,10 +84,31 @@ def _tenants(experiment: Experiment) -> Iterator[Issue]:
     yield from _unique(at, [tenant.name for tenant in tenants], "tenant")
     for i, tenant in enumerate(tenants):
         yield from _tenant((*at, i), tenant)
+        yield from _offered((*at, i), tenant, experiment)
     try:
         experiment.owned_instances()
     except ValueError as error:
         yield Issue(at, str(error))
+
+
+def _offered(at: SpecPath, tenant: Tenant, experiment: Experiment) -> Iterator[Issue]:
+    """A load and a window whose requests would not fit into memory, however short their prefills."""
+    if tenant.load is None:
+        return
+    try:
+        shortest_s = experiment.timing.duration_s(1, 0)
+    except SpecError:
+        return
+    instances = max(tenant.share * experiment.cluster.prefill_instances, 1.0)
+    most = (
+        tenant.load * instances * (experiment.workload.window_s + experiment.workload.warmup_s) / max(shortest_s, 1e-9)
+    )
+    if most > MOST_REQUESTS:
+        yield Issue(
+            (*at, "load"),
+            f"{tenant.load:g} of {instances:g} prefill instances for {experiment.workload.window_s:g} s may be "
+            f"{most:.2g} requests (at most {MOST_REQUESTS:.0e}); shorten workload.window_s or lower the load",
+        )
 
 
 def _tenant(at: SpecPath, tenant: Tenant) -> Iterator[Issue]:

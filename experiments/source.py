@@ -99,7 +99,10 @@ def read(path: str | Path) -> Source:
         raise SpecError([f"{path}: no such experiment file{near}"]) from None
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError([f"{path}: cannot be read ({error})"]) from error
-    loader = _Loader(text)
+    try:
+        loader = _Loader(text)
+    except yaml.YAMLError as error:  # a character that no YAML file may hold
+        raise SpecError([f"{path}: not YAML: {error}"]) from error
     try:
         node = loader.get_single_node()
         lines: dict[SpecPath, int] = {}

@@ -26,8 +26,8 @@ from emulation.ledger import BASE, dead_runs
 from emulation.processes import start_ticks
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Seconds within which a run has to be over once it can have noticed: 5 s of silence, then 10.
-NOTICED_S, ENDED_S = 6.0, 10.0
+#: Seconds within which a run has to be over once it can have noticed: 4 s of silence, then 10.
+NOTICED_S, ENDED_S = 5.0, 10.0
 INVALID = 3
 EXPERIMENT = """\
 name: drill
@@ -271,7 +271,7 @@ def test_a_part_lost_while_the_clock_runs_ends_the_run(start, part, number) -> N
     check_ended_early(run, PARTS[part][1])
 
 
-@pytest.mark.parametrize(("part", "number"), [("ovs-vswitchd", FREEZE), ("controller", KILL), ("ovsdb-server", FREEZE)])
+@pytest.mark.parametrize(("part", "number"), [("ovsdb-server", FREEZE), ("controller", KILL)])
 def test_a_part_lost_while_the_network_is_built_ends_the_run(start, part, number) -> None:
     run = start()
     hit(run, part, number)
@@ -289,7 +289,7 @@ def test_a_part_lost_while_connections_are_opened_ends_the_run(start, part, numb
 
 def test_parts_frozen_at_the_end_are_removed_all_the_same(start) -> None:
     """The gateway has said goodbye: what is frozen now can only hold up the tear-down."""
-    run = start(None, "--set", "workload.window_s=2", "--set", "workload.warmup_s=0", "--set", "fabrics.1.kind=none",
+    run = start(None, "--set", "workload.window_s=2", "--set", "workload.warmup_s=0",
                 "--set", "fabrics=[{name: circuits, kind: ocs, reconfiguration_ms: 25}]")  # fmt: skip
     run.wait_for("circuits: run")
     gateway = agents(run.wait_for_part("emulation.agents.zygote"))[0]
@@ -304,19 +304,18 @@ def test_parts_frozen_at_the_end_are_removed_all_the_same(start) -> None:
     assert run.circuits()["requests"]["completed"] > 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_while_the_clock_runs_keeps_what_was_measured(start, number) -> None:
+def test_an_interrupt_while_the_clock_runs_keeps_what_was_measured(start) -> None:
     run = start()
     run.wait_for("circuits: run")
     time.sleep(6.0)
-    run.process.send_signal(number)
+    run.process.send_signal(signal.SIGINT)
     time.sleep(0.2)
-    run.process.send_signal(number)  # an impatient second one changes nothing
-    assert run.ended(ENDED_S) == 128 + number, run.said()
+    run.process.send_signal(signal.SIGTERM)  # an impatient second one changes nothing
+    assert run.ended(ENDED_S) == 128 + signal.SIGINT, run.said()
     entry = run.circuits()
     assert entry["requests"]["completed"] > 0
     assert entry["requests"]["unfinished"] > 0
-    assert f"interrupted by {number.name}" in entry["reasons"]
+    assert "interrupted by SIGINT" in entry["reasons"]
     assert "Traceback" not in run.said()
 
 
@@ -360,8 +359,8 @@ def test_twenty_random_kills_in_a_row_leave_nothing_after_clean(start) -> None:
     moments = random.Random(6)
     for _ in range(20):
         run = start()
-        # the first second is Python's start; by the fifth the clock of the first fabric runs
-        time.sleep(moments.uniform(0.8, 5.5))
+        # the first second is Python's start; in the fourth the first fabric is connected
+        time.sleep(moments.uniform(0.8, 4.0))
         run.process.kill()
         run.process.wait(10)
         assert "Traceback" not in run.said(), run.said()

@@ -1,0 +1,44 @@
+"""What this machine's links and names cannot make of an experiment, found before anything is built.
+
+The experiment itself is right where this speaks up: the flow-level twin can simulate it. Pure: nothing is tried out.
+"""
+
+from __future__ import annotations
+
+from emulation.fabric_plan import FabricPlan
+from emulation.shaping import MAX_GOODPUT_BPS, MIN_GOODPUT_BPS, Shape, ShapingError
+from experiments.spec import Experiment
+
+
+def refusals(experiment: Experiment) -> list[str]:
+    """A line for each thing that cannot be emulated: spec path, value, what is allowed, remedy. Empty when all can."""
+    return [*_rate(experiment), *_wiring(experiment)]
+
+
+def _rate(experiment: Experiment) -> list[str]:
+    if all(fabric.kind == "none" for fabric in experiment.fabrics):
+        return []
+    real_bps = experiment.kv_goodput_bytes_per_s * 8
+    goodput_bps = FabricPlan(experiment, experiment.fabrics[0], experiment.seeds[0], ()).kv_goodput_bps
+    try:
+        Shape(goodput_bps)
+    except ShapingError:
+        scale, cluster = experiment.scale, experiment.cluster
+        per_bps = scale.time_dilation / real_bps
+        return [
+            f"scale.rate_scale: {scale.rate_scale:g} makes a KV link of {cluster.link_gbps:g} Gbit/s x link_efficiency "
+            f"{cluster.link_efficiency:g} / time_dilation {scale.time_dilation:g} into {goodput_bps:.4g} bit/s, and a "
+            f"shaper makes {MIN_GOODPUT_BPS:g} to {MAX_GOODPUT_BPS:g}; give a rate_scale from "
+            f"{MIN_GOODPUT_BPS * per_bps:.2g} to {min(MAX_GOODPUT_BPS * per_bps, 1.0):.2g}, or another time_dilation"
+        ]
+    return []
+
+
+def _wiring(experiment: Experiment) -> list[str]:
+    found = []
+    for i, fabric in enumerate(experiment.fabrics):
+        try:
+            FabricPlan(experiment, fabric, experiment.seeds[0], ()).cluster()
+        except ValueError as error:
+            found.append(f"fabrics.{i}: {fabric.name} cannot be wired: {error}")
+    return found
