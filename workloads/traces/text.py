@@ -43,6 +43,50 @@ def refusing(at: At) -> Iterator[None]:
         raise TraceError(at.path, at.line + 1, f"cannot be read ({error}); is the file complete?") from error
 
 
+class _ZstdFile(io.RawIOBase):
+    """The content of zstd frames, one after the other. The library's own reader takes a frame that was cut for one
+    that has ended; this one raises EOFError."""
+
+    # A frame of nothing but repeats grows 30,000-fold: a small piece at a time keeps what it becomes small.
+    _PIECE_BYTES: Final = 1024
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._frame: zstandard.ZstdDecompressionObj | None = None
+        self._data = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._data:
+            piece = self._file.read(self._PIECE_BYTES)
+            if not piece:
+                if self._frame is not None:
+                    raise EOFError("the compressed file ends in the middle")
+                return 0
+            self._data = memoryview(self._decompress(piece))
+        size = min(len(buffer), len(self._data))
+        buffer[:size] = self._data[:size]
+        self._data = self._data[size:]
+        return size
+
+    def _decompress(self, piece: bytes) -> bytes:
+        found = []
+        while piece:
+            if self._frame is None:
+                self._frame = zstandard.ZstdDecompressor().decompressobj()
+            found.append(self._frame.decompress(piece))
+            piece = b""
+            if self._frame.eof:
+                piece, self._frame = self._frame.unused_data, None
+        return b"".join(found)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
 def open_bytes(path: Path) -> IO[bytes]:
     """The file's content, decompressed as it is read. Close it; raises what the decompressors raise."""
     file = path.open("rb")
@@ -54,8 +98,7 @@ def open_bytes(path: Path) -> IO[bytes]:
             file.close()
             return cast("IO[bytes]", gzip.open(path, "rb"))
         if magic == _ZSTD_MAGIC:
-            reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True, closefd=True)
-            return cast("IO[bytes]", io.BufferedReader(cast("Any", reader)))
+            return io.BufferedReader(_ZstdFile(file))
     except BaseException:
         file.close()
         raise

@@ -58,12 +58,20 @@ def _rounds(path: Path, *, arrivals: bool) -> Iterator[Entry]:
 def entries(path: Path) -> Iterator[Entry]:
     """Rounds of all sessions in time order; a session holds back what comes after the next session's arrival."""
     waiting: list[tuple[float, int, Entry]] = []
+    arrival_ms: float = 0
     for calls in by_session(_rounds(path, arrivals=True), path):
+        if calls[0].time < arrival_ms:
+            raise TraceError(
+                path,
+                calls[0].line,
+                f"session {calls[0].session} arrives at {calls[0].time:g} ms, after one of {arrival_ms:g} ms; sort the "
+                "sessions by arrival_time",
+            )
+        arrival_ms = calls[0].time
         while waiting and waiting[0][0] <= calls[0].time:
             yield heapq.heappop(waiting)[2]
         for call in calls:
             heapq.heappush(waiting, (call.time, call.line, call))
-        # Past this point a round may precede one that was already given out: Reading refuses it with its line.
     while waiting:
         yield heapq.heappop(waiting)[2]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ _MAX_TIME: Final = 10**19
 _WHOLE: Final = re.compile(r"\s*(\d{1,12})(?:\.0*)?\s*", re.ASCII)
 _NUMBER: Final = re.compile(r"\s*[-+]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:[eE][-+]?\d{1,3})?\s*", re.ASCII)
 _STAMP: Final = re.compile(
-    r"\s*(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:(Z)|([-+])(\d\d):?(\d\d))?\s*", re.ASCII
+    r"\s*(\d{4}-\d\d-\d\d[T ]\d\d:\d\d):([0-5]\d)(?:\.(\d{1,9}))?(Z|[-+]\d\d:?\d\d)?\s*", re.ASCII
 )
 
 
@@ -78,25 +79,30 @@ def stamp_ns(value: Any, name: str, path: str | Path, line: int | None) -> int:
     Without an offset the time is taken as UTC (only differences matter).
     """
     match = _STAMP.fullmatch(value) if isinstance(value, str) and len(value) < 80 else None
-    if match:
-        try:
-            whole = datetime(*(int(match[i]) for i in range(1, 7)), tzinfo=timezone.utc)  # type: ignore[misc,arg-type]
-        except ValueError:
-            match = None
-    if match is None or whole.year < 1970:
+    minute_s = _minute_s(match[1], match[4]) if match else None
+    if match is None or minute_s is None:
         raise TraceError(
             path,
             line,
             f"{name} {_shown(value)} is no date and time such as 2023-11-16 18:17:03.9799600; repair the row",
         )
-    seconds = (whole - datetime(1970, 1, 1, tzinfo=timezone.utc)) // _SECOND
-    if match[9]:
-        offset = (int(match[10]) * 60 + int(match[11])) * 60
-        seconds -= offset if match[9] == "+" else -offset
-    return seconds * 10**9 + int((match[7] or "0").ljust(9, "0"))
+    return (minute_s + int(match[2])) * 10**9 + int((match[3] or "").ljust(9, "0"))
 
 
-_SECOND: Final = datetime(1970, 1, 1, 0, 0, 1) - datetime(1970, 1, 1)
+@lru_cache(maxsize=256)
+def _minute_s(minute: str, offset: str | None) -> int | None:
+    """Seconds from 1970 to a minute written as `2023-11-16 18:17`, None where there is no such minute. Rows of a trace
+    share their minute with those before them."""
+    try:
+        whole = datetime.strptime(minute.replace("T", " "), "%Y-%m-%d %H:%M").replace(tzinfo=timezone.utc)
+    except ValueError:
+        return None
+    seconds = (whole - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(seconds=1)
+    if offset and offset != "Z":
+        digits = offset[1:].replace(":", "")
+        ahead_s = 60 * (60 * int(digits[:2]) + int(digits[2:]))
+        seconds += -ahead_s if offset[0] == "+" else ahead_s
+    return seconds if seconds >= 0 else None
 
 
 def blocks(

@@ -1,0 +1,242 @@
+"""Replaying traces: sessions keep their think time, a speed-up scales every time, copies multiply the rate, and a large
+file is read only as far as its slice needs."""
+
+import itertools
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trace_samples
+from trace_samples import CALLS, GAP_S
+
+from workloads.arrivals import arrivals
+from workloads.prefill import PrefillTiming
+from workloads.tenants import TenantSpec
+from workloads.traces import slices
+from workloads.traces.prefixes import PrefixCache
+from workloads.traces.trace import TraceError
+
+ROOT = Path(__file__).parents[2]
+# A token takes a millisecond: the prefill time of a row is its new tokens.
+MILLISECOND = PrefillTiming(0.0, 1.0, 0.0, 0.0)
+
+
+def run(path, source="auto", *, window_s=10.0, warmup_s=0.0, seed=1, instances=1, **options):
+    tenant = TenantSpec("t", source, path=str(path), **options)
+    return arrivals(
+        [tenant],
+        prefill_instances=instances,
+        timing=MILLISECOND,
+        window_s=window_s,
+        warmup_s=warmup_s,
+        seed=seed,
+        median_error=0.0,
+    )
+
+
+def gaps_by_session(requests):
+    times = defaultdict(list)
+    for request in requests:
+        times[request.session].append(request.arrival_s)
+    return {session: np.diff(at_s) for session, at_s in times.items()}
+
+
+@pytest.fixture
+def turns(tmp_path):
+    """200 sessions of ten calls each, a second of prefill and 4 s apart, like AgentX's turns table."""
+    rows = [f"s{s},{4 * k},1000,1,0,1000" for s in range(200) for k in range(10)]
+    path = tmp_path / "turns.csv"
+    path.write_text("\n".join(["trace,t_s,in_tokens,out_tokens,cached_tokens,new_tokens", *rows, ""]))
+    return path
+
+
+def test_sessions_without_arrival_times_keep_their_think_time(turns):
+    found = run(turns, load=0.5, window_s=300.0, instances=4)
+    gaps = np.concatenate(list(gaps_by_session(found.requests).values()))
+    assert len(gaps) > 100
+    assert gaps == pytest.approx(4.0)
+
+
+def test_a_speed_up_divides_think_times_and_arrivals_alike(turns, tmp_path):
+    gaps = np.concatenate(list(gaps_by_session(run(turns, load=0.5, window_s=300.0, speedup=2.0).requests).values()))
+    assert gaps == pytest.approx(2.0)
+    path = trace_samples.write("bailian", tmp_path)
+    plain, fast = (run(path, window_s=10.0, speedup=speedup) for speedup in (1.0, 2.0))
+    assert [r.arrival_s for r in plain.requests] == pytest.approx([GAP_S * i for i in range(20)])
+    assert [r.arrival_s for r in fast.requests] == pytest.approx([GAP_S * i / 2 for i in range(40)])
+    assert fast.reports[0].time_factor == 0.5
+
+
+def test_a_load_on_recorded_arrivals_scales_think_times_by_the_same_factor(tmp_path):
+    found = run(trace_samples.write("tracelab-rounds", tmp_path), window_s=50.0, load=1.2)
+    factor = found.reports[0].time_factor
+    assert factor != 1.0
+    gaps = np.concatenate(list(gaps_by_session(found.requests).values()))
+    assert len(gaps)
+    assert gaps == pytest.approx(12 * GAP_S * factor)
+
+
+def test_sessions_are_under_way_when_the_window_opens(turns):
+    # Each session lasts 36 s: of the calls in a window of 8 s, nine in ten belong to sessions that started before it.
+    found = run(turns, load=0.5, window_s=8.0, instances=40)
+    early = [r for r in found.requests if r.arrival_s < 1.0]
+    late = [r for r in found.requests if r.arrival_s >= 7.0]
+    assert len(early) == pytest.approx(len(late), rel=0.6)
+    assert len(early) > 5
+
+
+def test_synthesised_starts_offer_the_load_of_the_tenant(turns):
+    found = run(turns, load=0.5, window_s=2_000.0, instances=4)
+    assert found.reports[0].offered_load == pytest.approx(0.5, rel=0.08)
+    assert any("session starts are synthesised" in note and "seed 1" in note for note in found.reports[0].notes)
+
+
+def test_synthesised_starts_depend_on_the_seed_only(turns):
+    def of(**options):
+        return [(r.arrival_s, r.session) for r in run(turns, load=0.5, **options).requests if not r.warmup]
+
+    assert of() == of()
+    assert of() != of(seed=2)
+    assert [(round(t - 3.0, 9), s) for t, s in of(warmup_s=3.0)] == [(round(t, 9), s) for t, s in of()]
+
+
+def test_the_warm_up_of_synthesised_sessions_has_sessions_of_its_own(turns):
+    found = run(turns, load=0.8, window_s=20.0, warmup_s=20.0, instances=4).requests
+    warm, measured = {r.session for r in found if r.warmup}, {r.session for r in found if not r.warmup}
+    assert warm
+    assert measured
+    assert not warm & measured
+    assert all(r.arrival_s < 20.0 for r in found if r.warmup)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "give one"),
+        ({"load": 0.5, "offset_s": 1.0}, "remove offset_s"),
+        ({"load": 0.5, "copies": 2}, "remove copies"),
+    ],
+)
+def test_what_sessions_without_arrival_times_cannot_do_is_refused(turns, options, message):
+    with pytest.raises(TraceError, match=message):
+        run(turns, **options)
+
+
+def test_a_load_and_a_speed_up_of_recorded_arrivals_contradict_each_other(tmp_path):
+    with pytest.raises(TraceError, match="leave one out"):
+        run(trace_samples.write("azure-2023", tmp_path), load=0.5, speedup=2.0)
+
+
+def test_affinity_is_refused_for_a_trace_that_turns_out_to_have_no_sessions(tmp_path):
+    with pytest.raises(TraceError, match="affinity needs sessions and a azure trace has none"):
+        run(trace_samples.write("azure-2023", tmp_path), migrate="affinity")
+
+
+def test_copies_multiply_the_rate_and_keep_every_row(tmp_path):
+    path = trace_samples.write("vidur", tmp_path)
+    found = run(path, window_s=30.0, copies=3)
+    assert len(found.requests) == 3 * CALLS
+    arrivals_s = [r.arrival_s for r in found.requests]
+    assert np.diff(arrivals_s).max() <= GAP_S
+    assert all(a <= b for a, b in itertools.pairwise(arrivals_s))
+    # Copy 1 is shifted by a third of the 30 s, 20 rows: its first row arrives 10 s in.
+    assert sorted(r.new_tokens for r in found.requests if r.arrival_s == 10.0) == [2_000, 4_000, 6_000]
+    assert any("3 copies of the trace are superposed" in note for note in found.reports[0].notes)
+
+
+def test_a_trace_too_short_for_its_load_says_that_copies_help_and_they_do(tmp_path):
+    path = trace_samples.write("splitwise", tmp_path)
+    with pytest.raises(TraceError, match="superpose copies"):
+        run(path, window_s=60.0, load=1.0, instances=10)
+    found = run(path, window_s=60.0, load=1.0, instances=10, copies=3)
+    assert found.reports[0].offered_load == pytest.approx(1.0, abs=0.02)
+
+
+def test_copies_have_sessions_of_their_own(tmp_path):
+    found = run(trace_samples.write("bailian", tmp_path), window_s=30.0, copies=2)
+    assert {r.session for r in found.requests} == {f"{i}{suffix}" for i in range(12) for suffix in ("", "#1")}
+
+
+def test_a_large_file_is_read_as_far_as_the_slice_needs_and_gives_the_same_slice(tmp_path, monkeypatch):
+    path = tmp_path / "long.csv"
+    rows = "".join(f"{i / 10},{100 + i % 7},1\n" for i in range(20_000))
+    path.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + rows)
+    options = {"load": 0.5, "offset_s": 700.0, "warmup_s": 2.0}
+    whole = run(path, **options)
+    monkeypatch.setattr(slices, "_FIRST_TRY_ROWS", 64)
+    monkeypatch.setattr(slices, "_ROWS_BEFORE_OFFSET", 256)
+    part = run(path, **options)
+    assert part.requests == whole.requests
+    assert whole.reports[0].trace.rows_read == 20_000
+    assert part.reports[0].trace.rows_read < 8_000
+    assert any("read as far as the slice needs" in line for line in part.reports[0].lines())
+    free = run(path, load=0.5, warmup_s=2.0)
+    assert free.reports[0].trace.rows_read < 1_000
+
+
+def test_dense_block_ids_cost_a_bit_and_others_are_exact():
+    cache = PrefixCache()
+    cache.add(range(100_000))
+    cache.add(["a", -1, 2**63, 2**64 - 1])
+    assert len(cache._bits) < 2 * 100_000 / 8
+    assert not [i for i in cache._others if isinstance(i, int) and 0 <= i < 2**40]
+    assert cache.leading_hits([0, 99_999, "a", -1, 2**63, 2**64 - 1, 100_000, 5]) == 6
+    assert cache.leading_hits([2**63 + 1]) == cache.leading_hits(["0"]) == cache.leading_hits([-2]) == 0
+    sparse = PrefixCache()
+    sparse.add([10**12 + 10**7 * i for i in range(100)])
+    assert len(sparse._bits) == 0
+    assert sparse.leading_hits([10**12 + 10**7 * i for i in range(100)]) == 100
+
+
+def large(path: Path, kind: str, megabytes: int) -> None:
+    """A file of that size whose rows an hour of a service could have."""
+    with path.open("w") as file:
+        if kind == "azure":
+            file.write("TIMESTAMP,ContextTokens,GeneratedTokens\n")
+        i = 0
+        while file.tell() < megabytes * 10**6:
+            if kind == "azure":
+                lines = [
+                    f"2024-05-{10 + n // 864_000:02d} {n // 36_000 % 24:02d}:{n // 600 % 60:02d}:{n / 10 % 60:09.6f}"
+                    f"+00:00,{900 + n % 4_000},{n % 300}\n"
+                    for n in range(i, i + 1_000)
+                ]
+            else:
+                lines = [
+                    json.dumps(
+                        {"timestamp": 300 * n, "input_length": 51_200, "hash_ids": [*range(n * 60, n * 60 + 100)]}
+                    )
+                    + "\n"
+                    for n in range(i, i + 1_000)
+                ]
+            file.write("".join(lines))
+            i += 1_000
+
+
+@pytest.mark.parametrize("kind", ["azure", "mooncake"])
+def test_memory_hardly_grows_with_the_file(tmp_path, kind):
+    """Scaled from twenty megabytes to a gigabyte, a process that summarises a trace stays under 200 MB."""
+    small, big = tmp_path / "small", tmp_path / "big"
+    large(small, kind, 1)
+    large(big, kind, 20)
+    code = (
+        "import resource, sys\n"
+        "from workloads.traces.formats import open_trace\n"
+        "from workloads.traces.summary import summarise\n"
+        "for path in sys.argv[1:]:\n"
+        "    rows = summarise(open_trace(path))['rows_read']\n"
+        "    print(rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, small, big], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    (few, small_bytes), (many, big_bytes) = (map(int, line.split()) for line in done.stdout.splitlines())
+    assert many > 10 * few
+    grown_bytes = (big_bytes - small_bytes) * 1_000 / 19
+    # The peak of the first process counts what it inherited too, so a peak below the interpreter's own is no peak.
+    assert small_bytes > 10e6
+    assert small_bytes + grown_bytes < 200e6, f"{small_bytes / 1e6:.1f} MB, then {big_bytes / 1e6:.1f} MB"
