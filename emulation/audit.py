@@ -1,0 +1,222 @@
+"""The packet audit: what captures prove about a run. Pure: segments and records in, violations out.
+
+On circuits
+  1. nothing is delivered to a port while it is dark: between the end of the purge that follows the removal of its
+     rules and the start of the installation of new ones;
+  2. every such dark time is at least tau;
+  3. the bytes delivered are those the transfers asked for, retransmissions apart;
+  4. the last byte of a transfer is delivered when `transfers.csv` says, within LAST_BYTE_TOLERANCE_S.
+On a packet fabric
+  5. every flow takes the uplink that was recorded for it, and no other.
+A violation names its packet (file and number, as Wireshark counts).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+#: The receiver's clock is read after the packet reached its socket and its process woke up.
+LAST_BYTE_TOLERANCE_S = 0.005
+#: The controller reads its clock around a step, the packet its own at the NIC.
+CLOCK_SLACK_S = 20e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One captured TCP packet with payload (possibly a GSO packet of several segments); `at_s` is run-clock time."""
+
+    file: str
+    number: int
+    at_s: float
+    source: str
+    source_port: int
+    destination: str
+    sequence: int
+    payload_bytes: int
+
+    @property
+    def packet(self) -> str:
+        return f"packet {self.number} of {self.file}"
+
+
+@dataclass
+class Audit:
+    """What the packets say. `dark_s`: dark time of every reconfiguration, real seconds; `violations` in words."""
+
+    packets: int = 0
+    payload_bytes: int = 0
+    retransmitted_bytes: int = 0
+    dark_s: list[float] = field(default_factory=list)
+    flows: int = 0
+    violations: list[str] = field(default_factory=list)
+
+
+def read(path: Path, *, clock_offset_s: float, t0_monotonic_s: float, time_dilation: float) -> Iterator[Segment]:
+    """The segments of a capture that carry payload. Raises scapy's error for a file that is no capture."""
+    from scapy.layers.inet import IP, TCP
+    from scapy.utils import PcapReader
+
+    with PcapReader(str(path)) as packets:
+        packet: Any  # scapy makes the fields of its layers at run time
+        for number, packet in enumerate(packets, 1):
+            if IP not in packet or TCP not in packet:
+                continue
+            ip, tcp = packet[IP], packet[TCP]
+            payload_bytes = ip.len - 4 * ip.ihl - 4 * tcp.dataofs
+            if payload_bytes > 0:
+                at_s = (float(packet.time) - clock_offset_s - t0_monotonic_s) / time_dilation
+                yield Segment(path.name, number, at_s, ip.src, tcp.sport, ip.dst, tcp.seq, payload_bytes)
+
+
+@dataclass
+class _Flow:
+    """What of one direction of a connection was seen; offsets are sequence numbers unwrapped."""
+
+    first: int
+    reached: int = 0
+    holes: list[tuple[int, int]] = field(default_factory=list)
+
+    def take(self, sequence: int, size: int) -> int:
+        """Note a segment; how many of its bytes are new."""
+        # the difference to what was reached last is small, so it tells on which turn of the sequence numbers we are
+        start = self.reached + (sequence - self.first - self.reached + (1 << 31)) % (1 << 32) - (1 << 31)
+        stop, fresh = start + size, 0
+        holes = []
+        for low, high in self.holes:
+            cut_low, cut_high = max(low, start), min(high, stop)
+            if cut_low < cut_high:
+                fresh += cut_high - cut_low
+                holes += [(left, right) for left, right in ((low, cut_low), (cut_high, high)) if left < right]
+            else:
+                holes.append((low, high))
+        if start > self.reached:
+            holes.append((self.reached, start))
+        if stop > self.reached:
+            fresh += stop - max(start, self.reached)
+            self.reached = stop
+        self.holes = holes
+        return fresh
+
+
+def new_bytes(segments: Iterable[Segment]) -> tuple[int, int]:
+    """(bytes seen for the first time, bytes seen again), over any number of connections."""
+    fresh = again = 0
+    flows: dict[tuple[str, int, str], _Flow] = {}
+    for segment in segments:
+        key = (segment.source, segment.source_port, segment.destination)
+        new = flows.setdefault(key, _Flow(segment.sequence)).take(segment.sequence, segment.payload_bytes)
+        fresh, again = fresh + new, again + segment.payload_bytes - new
+    return fresh, again
+
+
+def audit_circuits(
+    segments: Sequence[Segment],
+    controller_events: Iterable[Mapping[str, Any]],
+    transfers: Iterable[Mapping[str, Any]],
+    *,
+    addresses: Mapping[str, Sequence[str]],
+    tau_s: float,
+    time_dilation: float,
+) -> Audit:
+    """Checks 1 to 4. `addresses`: instance -> its GPU addresses; `transfers`: rows of transfers.csv."""
+    found = Audit(packets=len(segments))
+    segments = sorted(segments, key=lambda segment: segment.at_s)  # they come from several files
+    by_address: dict[str, list[Segment]] = defaultdict(list)
+    for segment in segments:
+        by_address[segment.source].append(segment)
+        by_address[segment.destination].append(segment)
+    windows: dict[int, Mapping[str, Any]] = {}
+    for event in controller_events:
+        if event.get("event") == "window" and event["state"] == "dark":
+            windows[event["window"]] = event
+        elif event.get("event") == "switch":
+            _check_dark(found, event, windows[event["window"]], by_address, addresses, tau_s)
+    found.payload_bytes, found.retransmitted_bytes = new_bytes(segments)
+    rows = list(transfers)
+    asked = sum(int(row["emulated_bytes"]) for row in rows)
+    if found.payload_bytes != asked:
+        found.violations.append(f"{found.payload_bytes} bytes were delivered, {asked} were asked for")
+    _check_last_bytes(found, rows, by_address, addresses, time_dilation)
+    return found
+
+
+def _check_dark(
+    found: Audit,
+    switch: Mapping[str, Any],
+    window: Mapping[str, Any],
+    by_address: Mapping[str, Sequence[Segment]],
+    addresses: Mapping[str, Sequence[str]],
+    tau_s: float,
+) -> None:
+    steps = switch["steps_s"]
+    installed_s = switch["t_s"] - sum(steps[name] for name in ("install", "barrier2", "purge2"))
+    began_s = installed_s - steps["dark_wait"]
+    found.dark_s.append(installed_s - began_s)
+    if installed_s - began_s < tau_s - CLOCK_SLACK_S:
+        found.violations.append(
+            f"window {window['window']}: dark for {(installed_s - began_s) * 1e3:.3f} ms of {tau_s * 1e3:g} ms"
+        )
+    for instance in (window["prefill"], window["decode"]):
+        for address in addresses[instance]:
+            for segment in by_address.get(address, ()):
+                if began_s + CLOCK_SLACK_S < segment.at_s < installed_s - CLOCK_SLACK_S:
+                    found.violations.append(
+                        f"{segment.packet}: {segment.payload_bytes} bytes from {segment.source} delivered to "
+                        f"{segment.destination} {(segment.at_s - began_s) * 1e3:.3f} ms into the dark of window "
+                        f"{window['window']} ({window['prefill']}-{window['decode']})"
+                    )
+
+
+def _check_last_bytes(
+    found: Audit,
+    transfers: Sequence[Mapping[str, Any]],
+    by_address: Mapping[str, Sequence[Segment]],
+    addresses: Mapping[str, Sequence[str]],
+    time_dilation: float,
+) -> None:
+    tolerance_s = LAST_BYTE_TOLERANCE_S / time_dilation
+    for row in transfers:
+        rank = int(row["rank"])
+        source, destination = addresses[row["prefill"]][rank], addresses[row["decode"]][rank]
+        seen = [s for s in by_address.get(destination, ()) if s.source == source and s.at_s <= row["last_byte_s"]]
+        if not seen:
+            found.violations.append(f"transfer {row['request']} rank {rank}: none of its packets was captured")
+        elif row["last_byte_s"] - seen[-1].at_s > tolerance_s:
+            found.violations.append(
+                f"transfer {row['request']} rank {rank}: its last packet ({seen[-1].packet}) came "
+                f"{(row['last_byte_s'] - seen[-1].at_s) * 1e3:.3f} ms before the recorded last byte"
+            )
+
+
+def audit_paths(
+    segments: Mapping[int, Sequence[Segment]],
+    transfers: Iterable[Mapping[str, Any]],
+    *,
+    addresses: Mapping[str, Sequence[str]],
+) -> Audit:
+    """Check 5. `segments`: by uplink; a flow is a source and a source port, since each transfer has its own."""
+    found = Audit()
+    taken: dict[tuple[str, int, str], dict[int, Segment]] = defaultdict(dict)
+    for uplink, captured in segments.items():
+        found.packets += len(captured)
+        for segment in captured:
+            taken[segment.source, segment.source_port, segment.destination].setdefault(uplink, segment)
+        fresh, again = new_bytes(captured)
+        found.payload_bytes, found.retransmitted_bytes = found.payload_bytes + fresh, found.retransmitted_bytes + again
+    for row in transfers:
+        rank = int(row["rank"])
+        flow = (addresses[row["prefill"]][rank], int(row["source_port"]), addresses[row["decode"]][rank])
+        found.flows += 1
+        seen = taken.get(flow, {})
+        if not seen:
+            found.violations.append(f"transfer {row['request']} rank {rank}: none of its packets crossed an uplink")
+        for uplink, segment in seen.items():
+            if uplink != int(row["uplink"]):
+                found.violations.append(
+                    f"{segment.packet}: transfer {row['request']} rank {rank} took uplink {uplink}, not {row['uplink']}"
+                )
+    return found
