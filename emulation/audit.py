@@ -160,15 +160,15 @@ def _check_dark(
         found.violations.append(
             f"window {window['window']}: dark for {(installed_s - began_s) * 1e3:.3f} ms of {tau_s * 1e3:g} ms"
         )
-    for instance in (window["prefill"], window["decode"]):
-        for address in addresses[instance]:
-            for segment in by_address.get(address, ()):
-                if began_s + CLOCK_SLACK_S < segment.at_s < installed_s - CLOCK_SLACK_S:
-                    found.violations.append(
-                        f"{segment.packet}: {segment.payload_bytes} bytes from {segment.source} delivered to "
-                        f"{segment.destination} {(segment.at_s - began_s) * 1e3:.3f} ms into the dark of window "
-                        f"{window['window']} ({window['prefill']}-{window['decode']})"
-                    )
+    ports = [address for instance in (window["prefill"], window["decode"]) for address in addresses[instance]]
+    touching = {(s.file, s.number): s for address in ports for s in by_address.get(address, ())}
+    for segment in touching.values():
+        if began_s + CLOCK_SLACK_S < segment.at_s < installed_s - CLOCK_SLACK_S:
+            found.violations.append(
+                f"{segment.packet}: {segment.payload_bytes} bytes from {segment.source} delivered to "
+                f"{segment.destination} {(segment.at_s - began_s) * 1e3:.3f} ms into the dark of window "
+                f"{window['window']} ({window['prefill']}-{window['decode']})"
+            )
 
 
 def _check_last_bytes(
