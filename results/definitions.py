@@ -62,6 +62,15 @@ def definitions(config: dict[str, Any]) -> list[tuple[str, str]]:
         ("migrated", "Share of requests whose cached prefix had to cross to the decode instance, where that is known."),
         ("switches, reuses", "Windows that took a reconfiguration, and windows that found their circuit standing."),
         (
+            "kept decode",
+            "Of each two consecutive prefills of one instance, the share that went to the same decode instance.",
+        ),
+        (
+            "port occupancy",
+            "Seconds that an instance's circuit ports were dark, live and moving KV (its bytes / goodput), or live and "
+            "idle, over the windows of measured requests.",
+        ),
+        (
             "verdict",
             "Whether the machine kept up: valid, degraded or invalid, with the reasons. No figure counts without it.",
         ),
