@@ -21,6 +21,7 @@ from emulation.ledger import RunLedger
 Message = dict[str, Any]
 #: Agents that are ready speak every second; one that says nothing for this long is frozen.
 SILENCE_S = 4.0
+CATCH_UP_S = 0.3
 #: A command that the parent of the agents does not take within this time never arrives.
 WRITE_TIMEOUT_S = 5.0
 
@@ -63,8 +64,10 @@ class Fleet:
 
     def silent(self) -> list[str]:
         """A sentence for the agents that were ready and have said nothing for too long."""
-        quiet_s = self._quiet_s()
-        if not quiet_s:
+        if not self._quiet_s():
+            return []
+        time.sleep(CATCH_UP_S)  # we may have been the one that was stopped: what they said meanwhile is being read
+        if not (quiet_s := self._quiet_s()):
             return []
         if len(quiet_s) == len(self.names) > 1:
             return [f"no agent has said anything for {min(quiet_s.values()):.1f} s: their parent is frozen or starved"]

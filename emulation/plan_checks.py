@@ -35,10 +35,21 @@ def _rate(experiment: Experiment) -> list[str]:
 
 
 def _wiring(experiment: Experiment) -> list[str]:
+    """What the topology refuses, and links that are wider than one KV link (a pooled uplink)."""
     found = []
     for i, fabric in enumerate(experiment.fabrics):
+        plan = FabricPlan(experiment, fabric, experiment.seeds[0], ())
         try:
-            FabricPlan(experiment, fabric, experiment.seeds[0], ()).cluster()
+            rates_bps = {info.get("goodput_bps") for *_, info in plan.cluster().links(withInfo=True)}
         except ValueError as error:
             found.append(f"fabrics.{i}: {fabric.name} cannot be wired: {error}")
+            continue
+        for rate_bps in sorted(rate for rate in rates_bps if rate is not None and rate != plan.kv_goodput_bps):
+            try:
+                Shape(rate_bps)
+            except ShapingError:
+                found.append(
+                    f"fabrics.{i}: {fabric.name} has uplinks of {rate_bps:.4g} bit/s, and a shaper makes "
+                    f"{MIN_GOODPUT_BPS:g} to {MAX_GOODPUT_BPS:g}; lower scale.rate_scale or raise scale.time_dilation"
+                )
     return found

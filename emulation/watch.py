@@ -17,6 +17,7 @@ from pathlib import Path
 PERIOD_S = 1.0
 #: A part that has not answered for this long is frozen, or so starved that the run is worth nothing.
 SILENCE_S = 3.5
+CATCH_UP_S = 0.3
 
 
 class Watch:
@@ -26,8 +27,6 @@ class Watch:
     def __init__(self, parts: Mapping[str, Callable[[], object]], *, silence_s: float = SILENCE_S) -> None:
         self._silence_s = silence_s
         self._ended = threading.Event()
-        now_s = time.monotonic()
-        self._answered_s = dict.fromkeys(parts, now_s)
         self._asked_s: dict[str, float | None] = dict.fromkeys(parts)
         self._refusals: dict[str, str] = {}
         self._threads = [
@@ -39,18 +38,20 @@ class Watch:
 
     def troubles(self) -> list[str]:
         """A sentence for each part that has not answered for too long, with what asking it gave."""
+        if not self._waiting_s():
+            return []
+        time.sleep(CATCH_UP_S)  # we may have been the one that was stopped: the answers are there, but not yet read
+        return [
+            f"{name} has not answered for {seconds:.1f} s: it is frozen or starved of CPU"
+            + (f" ({self._refusals[name]})" if name in self._refusals else "")
+            for name, seconds in self._waiting_s().items()
+        ]
+
+    def _waiting_s(self) -> dict[str, float]:
+        """Parts that have been asked for too long, and for how long."""
         now_s = time.monotonic()
-        found = []
-        for name, answered_s in self._answered_s.items():
-            asked_s = self._asked_s[name]
-            waiting_s = 0.0 if asked_s is None else now_s - max(answered_s, asked_s)
-            if waiting_s > self._silence_s:
-                said = self._refusals.get(name)
-                found.append(
-                    f"{name} has not answered for {waiting_s:.1f} s: it is frozen or starved of CPU"
-                    + (f" ({said})" if said else "")
-                )
-        return found
+        asked = {name: at_s for name, at_s in self._asked_s.items() if at_s is not None}
+        return {name: now_s - at_s for name, at_s in asked.items() if now_s - at_s > self._silence_s}
 
     def stop(self) -> None:
         """Ask no more. Does not wait for an answer that is due."""
@@ -66,7 +67,6 @@ class Watch:
                 self._refusals[name] = str(error) or type(error).__name__
             else:
                 self._refusals.pop(name, None)
-                self._answered_s[name] = time.monotonic()
                 self._asked_s[name] = None
             self._ended.wait(PERIOD_S)
 
