@@ -108,14 +108,29 @@ class FlowNetwork:
         moved: dict[Flow, None] = {}
         for flow in self._changed:
             flow.advance(now_s)
-            self._share_out(flow, now_s, moved)
-        for flow in self._relieved:
-            if flow not in moved and not self._has_bottleneck(flow, {}):
+            if not self._fits(flow, now_s, moved):
                 self._share_out(flow, now_s, moved)
+        fastest: dict[int, float | None] = {}
+        for flow in self._relieved:
+            if flow not in moved and not self._has_bottleneck(flow, fastest):
+                self._share_out(flow, now_s, moved)
+                fastest = {}
         for flow in {**self._changed, **moved}:
             self._plan(flow)
         self._changed.clear()
         self._relieved.clear()
+
+    def _fits(self, flow: Flow, now_s: float, moved: dict[Flow, None]) -> bool:
+        """Give a flow all it can use where that concerns nobody else: there is room, or what it gives back was not
+        missing."""
+        limit = flow.limit
+        for link in flow.path:
+            if self._tight[link]:
+                room = self._capacities[link] - sum([each.rate for each in self._on[link]])
+                if limit > flow.rate + room if limit > flow.rate else room <= self._tolerance:
+                    return False
+        self._set_rate(flow, limit, now_s, moved)
+        return True
 
     def _share_out(self, seed: Flow, now_s: float, moved: dict[Flow, None]) -> None:
         """Compute the rates of `seed` and of no more others than it takes for all to have a bottleneck."""

@@ -1,10 +1,12 @@
 """When the KV of one transfer and rank exists, as a few straight pieces instead of one step for each layer.
 
-Layers finish one by one, so what exists is a staircase. Within a chunk the pieces follow its lower edge: nothing until
-the first layer ends, then one layer behind at the rate at which layers finish, and the last layer at the chunk's end. A
-staircase and its lower edge keep a sender of constant rate equally long (the wait for what does not exist yet is
-longest just before a layer ends, where they touch), so closed forms hold exactly; a sender whose rate changes
-in mid-chunk is late by less than one layer.
+Layers finish one by one, so what exists is a staircase. The pieces follow its lower edge: nothing until the first
+layer ends, then one layer behind at the rate at which the layers of each chunk finish, and the last layer at the
+prefill's end.
+
+For a sender of constant rate R the end is that of the staircase. It is the latest, over all moments, of that moment
+plus what did not exist then at R; on a straight line that is latest at one of its ends, and there the line touches the
+edge. A sender whose rate changes within a chunk is late by less than one layer.
 """
 
 from __future__ import annotations
@@ -35,20 +37,19 @@ def release_pieces(stream: KvStream) -> tuple[Piece, ...]:
     if stream.mode == "pull":
         return Piece(-math.inf, 0.0, 0.0, end_s), Piece(end_s, total, 0.0, math.inf)
     plan, layers = stream.plan, stream.plan.layers
-    level, since_s = float(stream.head_bytes), stream.start_s
-    pieces = [Piece(-math.inf, 0.0, 0.0, since_s)]
+    level = float(stream.head_bytes)
+    first_s = stream.start_s + plan.layer_end_s(0, 0)
+    pieces = [Piece(-math.inf, 0.0, 0.0, stream.start_s), Piece(stream.start_s, level, 0.0, first_s)]
+    since_s, exist = first_s, level
     for chunk in plan.chunks:
         chunk_end_s = stream.start_s + chunk.end_s
         # asked of the stream itself: where layers forget, a chunk's share of the tail is not its share of the tokens
-        chunk_bytes = stream.bytes_at(chunk_end_s) - level
-        layer_s = chunk.duration_s / layers
-        first_s = stream.start_s + chunk.start_s + layer_s
-        if layers == 1:
-            pieces.append(Piece(since_s, level, 0.0, chunk_end_s))
-        else:
-            pieces.append(Piece(since_s, level, 0.0, first_s))
-            pieces.append(Piece(first_s, level, chunk_bytes / layers / layer_s, chunk_end_s))
-        level, since_s = level + chunk_bytes, chunk_end_s
+        chunk_bytes = stream.bytes_at(chunk_end_s) - exist
+        exist += chunk_bytes
+        if chunk_end_s > since_s:
+            behind = exist - chunk_bytes / layers
+            pieces.append(Piece(since_s, level, (behind - level) / (chunk_end_s - since_s), chunk_end_s))
+            since_s, level = chunk_end_s, behind
     pieces[-1] = pieces[-1]._replace(end_s=end_s)
     pieces.append(Piece(end_s, total, 0.0, math.inf))
     return tuple(pieces)

@@ -194,7 +194,9 @@ class Twin:
             event(now_s)
 
     def _answered(self, job: Job, placement: Placement | None, now_s: float) -> None:
-        if placement is not None and job.placement is None:
+        if placement is None:
+            return  # nothing was decided, so nothing new can be due
+        if job.placement is None:
             job.placement, job.decided_s = placement, now_s
             if job.start_s is not None:
                 self._make_stream(job, now_s)
