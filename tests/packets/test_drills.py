@@ -334,7 +334,7 @@ def test_an_interrupt_during_the_tear_down_waits_for_it(start) -> None:
 
 @pytest.mark.parametrize(("size_kib", "holds"), [(4, False), (64, True)])
 def test_a_full_disk_ends_the_run_and_leaves_no_half_file(start, tmp_path, size_kib, holds) -> None:
-    """A disk that cannot take the configuration, and one that cannot take the first fabric's results."""
+    """A disk that takes one small file, and one that cannot take the first fabric's results."""
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_kib}k", "tmpfs", str(disk)], check=True)
@@ -347,7 +347,8 @@ def test_a_full_disk_ends_the_run_and_leaves_no_half_file(start, tmp_path, size_
         assert "No space left on device" in run.said()
         assert "Traceback" not in run.said()
         assert not list(disk.rglob("*.tmp")), "half a file"
-        assert (disk / "run" / "config.yaml").exists() == holds
+        assert (disk / "run" / "config.yaml").exists()
+        assert (disk / "run" / "provenance.json").exists() == holds
         for path in disk.rglob("*.json"):
             json.loads(path.read_text())
     finally:

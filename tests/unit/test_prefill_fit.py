@@ -5,6 +5,7 @@ import csv
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -204,3 +205,5 @@ def test_numbers_are_written_so_that_yaml_reads_numbers(tmp_path):
     found = fit(measured_by(PrefillTiming(1e-7, 1e6, 1e-12, 0.0)))
     (tmp_path / "x.yaml").write_text(timing_yaml(found, tp=1, source="x"))
     assert read_timing(tmp_path / "x.yaml").a_ms_per_token == pytest.approx(1e6)
+    others = yaml.safe_load((tmp_path / "x.yaml").read_text())  # 1e+06 is text to YAML 1.1, 1.0e+06 a number
+    assert all(isinstance(value, float | int) for value in others.values())
