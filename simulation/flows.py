@@ -29,17 +29,12 @@ class Flow:
     since_s: float = 0.0
     rate: float = 0.0
     waiting: bool = True
+    limit: float = 0.0
     plans: int = 0  # how often what happens next to it was planned: an older plan is void
 
-    @property
-    def limit(self) -> float:
-        """Bytes per second it can use."""
-        return min(self.pieces[self.at_piece].bytes_per_s, self.peak) if self.waiting else self.peak
-
-    @property
-    def left_bytes(self) -> float:
-        """Bytes that have not crossed at `since_s`."""
-        return self.pieces[-1].level_bytes - self.sent_bytes
+    def set_limit(self) -> None:
+        """`limit`: bytes per second that it can use, now that it waits or does not, in this piece."""
+        self.limit = min(self.pieces[self.at_piece].bytes_per_s, self.peak) if self.waiting else self.peak
 
     def advance(self, now_s: float) -> None:
         """Count what crossed since the last time."""
@@ -78,6 +73,7 @@ class FlowNetwork:
         while pieces[flow.at_piece].end_s <= flow.since_s:
             flow.at_piece += 1
         flow.waiting = pieces[flow.at_piece].at(flow.since_s) <= 0
+        flow.set_limit()
         for link in path:
             self._on[link][flow] = None
             self._tight[link] = self._could_fill(link)
@@ -145,21 +141,13 @@ class FlowNetwork:
 
     def _compute(self, inside: dict[Flow, None], now_s: float, moved: dict[Flow, None]) -> None:
         """Rates of the flows inside, in what the others leave."""
-        if len(inside) == 1:
-            (flow,) = inside
-            rate = flow.limit
-            for link in flow.path:
-                if self._tight[link]:
-                    rate = min(rate, self._capacities[link] - sum(each.rate for each in self._on[link]) + flow.rate)
-            self._set_rate(flow, max(rate, 0.0), now_s, moved)
-            return
         left: dict[int, float] = {}
         paths = []
         for flow in inside:
             paths.append([link for link in flow.path if self._tight[link]])
             for link in paths[-1]:
                 if link not in left:
-                    others = sum(each.rate for each in self._on[link] if each not in inside)
+                    others = sum([each.rate for each in self._on[link] if each not in inside])
                     left[link] = max(self._capacities[link] - others, 0.0)
         rates = max_min(paths, [flow.limit for flow in inside], left)
         for flow, rate in zip(inside, rates, strict=True):
@@ -220,6 +208,7 @@ class FlowNetwork:
         if flow.waiting and flow.rate < piece.bytes_per_s - self._tolerance:
             # a link holds it back: it falls behind its stream, which changes nothing for anybody now
             flow.waiting = False
+            flow.set_limit()
         if not flow.waiting:
             gain = flow.rate - piece.bytes_per_s
             if gain > 0:
@@ -239,6 +228,7 @@ class FlowNetwork:
             return
         flow.sent_bytes = flow.pieces[flow.at_piece].at(now_s)
         flow.waiting = True
+        flow.set_limit()
         self._changed[flow] = None
 
     def _next_piece(self, flow: Flow, number: int, now_s: float) -> None:
@@ -253,6 +243,7 @@ class FlowNetwork:
             flow.waiting = piece.level_bytes - flow.sent_bytes <= 1.0 and flow.at_piece < len(flow.pieces) - 1
             if flow.waiting:
                 flow.sent_bytes = piece.level_bytes
+        flow.set_limit()
         if flow.limit != before:
             self._changed[flow] = None
         else:

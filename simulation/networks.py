@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from controllers.calendar import Window
+from controllers.calendar import SAME_INSTANT_S, Window
 from controllers.reservations import Reservations
 from simulation.clock import VirtualClock
 from simulation.constants import Constants
@@ -166,12 +166,14 @@ class CircuitNetwork:
 
     def decided(self, now_s: float) -> None:
         """Start what is due, and come back when the next window is."""
-        for window in self._core.due(now_s):
-            if window.state == "dark":
-                self._clock.at(now_s + self._switch_s, lambda at_s, window=window: self._switched(window, at_s))  # type: ignore[misc]
-            else:
-                self._live(window, now_s)
         next_s = self._core.next_due_s()
+        if next_s is not None and next_s <= now_s + SAME_INSTANT_S:
+            for window in self._core.due(now_s):
+                if window.state == "dark":
+                    self._clock.at(now_s + self._switch_s, lambda at_s, window=window: self._switched(window, at_s))  # type: ignore[misc]
+                else:
+                    self._live(window, now_s)
+            next_s = self._core.next_due_s()
         if next_s is None:
             self._alarm_s = math.inf
             return

@@ -8,7 +8,7 @@ the last byte of every rank has arrived.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import pandas as pd
@@ -31,6 +31,7 @@ from workloads.serving import KvStream, LastChunkStarted, LeastUnfinished, Prefi
 
 #: Real seconds after the last arrival that a run waits for what is under way; the emulation's own.
 DRAIN_S = 45.0
+REQUEST_FIELDS = [each.name for each in fields(Request)]
 
 
 @dataclass
@@ -233,7 +234,7 @@ class Twin:
         frames = merge(
             records,
             events,
-            [asdict(request) for request in self.requests],
+            [{name: getattr(request, name) for name in REQUEST_FIELDS} for request in self.requests],
             kind=self.fabric.kind,
             ranks=None if self.fabric.kind == "none" else ranks,
         )
