@@ -17,6 +17,7 @@ from pathlib import Path
 from emulation.children import spawn
 from emulation.ledger import RunLedger
 from emulation.processes import end_processes, start_ticks
+from emulation.watch import ask_unixctl
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 DATAPATHS = ("netdev", "system")
@@ -131,10 +132,29 @@ class OpenVSwitch:
         except FileNotFoundError as error:
             raise OpenVSwitchError(f"{command[0]} is not installed: apt-get install openvswitch-switch") from error
         except subprocess.TimeoutExpired as error:
-            raise OpenVSwitchError(f"could not {step} in {timeout_s} s: {self._log_tail('ovs-vswitchd')}") from error
+            raise OpenVSwitchError(
+                f"could not {step} in {timeout_s} s: {self._blame() or self._log_tail('ovs-vswitchd')}"
+            ) from error
         if done.returncode or done.stderr.strip():
-            raise OpenVSwitchError(f"could not {step} ({command[0]}, status {done.returncode}): {done.stderr.strip()}")
+            why = "; ".join(text for text in (self._blame(), done.stderr.strip()) if text)
+            raise OpenVSwitchError(f"could not {step} ({command[0]}, status {done.returncode}): {why}")
         return done.stdout
+
+    def _blame(self) -> str:
+        """Which daemon is the reason that a command got no answer: ended, or there and silent. Empty where none is."""
+        found = []
+        for process in self._processes:
+            name = Path(str(process.args[0])).name if isinstance(process.args, list) else "a process"
+            if process.poll() is not None:
+                found.append(f"{name} ended with status {process.returncode}")
+                continue
+            try:
+                ask_unixctl(self.directory / f"{name}.ctl", timeout_s=1.0)
+            except TimeoutError:
+                found.append(f"{name} does not answer: it is frozen or starved of CPU")
+            except (OSError, ValueError) as error:
+                found.append(f"{name} cannot be asked ({error})")
+        return ", ".join(found)
 
     def _spawn(self, program: str, arguments: list[str], unixctl: str) -> None:
         log = f"--log-file={self.directory}/{program}.log"
