@@ -161,22 +161,22 @@ def fit(
     ] = None,
 ) -> None:
     """Fit a prefill timing model to measurements, and write it as a file that prefill.timing takes."""
+    from results.artifacts import ArtifactError, write_text
     from workloads.prefill_fit import FitError, read_samples, timing_yaml
     from workloads.prefill_fit import fit as fit_timing
 
     target = output or file.with_suffix(".yaml")
     if target.suffix not in (".yaml", ".yml"):
         _fail(f"--output {target}: prefill.timing takes a file ending in .yaml; name it so", BAD_INPUT)
+    if target.exists():
+        _fail(f"{target} exists: name another file with --output, or remove it", BAD_INPUT)
     try:
         found = fit_timing(read_samples(file), chunk_tokens=chunk_tokens, where=str(file))
-        with target.open("x", encoding="utf-8") as out:
-            out.write(timing_yaml(found, tp=tp, source=file.name))
+        write_text(target, timing_yaml(found, tp=tp, source=file.name))
     except FitError as error:
         _fail(str(error), BAD_INPUT)
-    except FileExistsError:
-        _fail(f"{target} exists: name another file with --output, or remove it", BAD_INPUT)
-    except OSError as error:
-        _fail(f"cannot write {target}: {error.strerror or error}; name another file with --output", BAD_INPUT)
+    except ArtifactError as error:
+        _fail(f"{error}; name another file with --output", BAD_INPUT)
     timing, worst = found.timing, found.worst
     typer.echo(
         f"T_ms = max({timing.floor_ms:.4g}, {timing.t0_ms:.4g} + {timing.a_ms_per_token:.4g} n + "

@@ -177,7 +177,7 @@ def dead_runs(base: Path = BASE) -> list[Path]:
     """Directories of runs whose process is gone, oldest first. Empty when there are none."""
     if not base.is_dir():
         return []
-    found = [path for path in base.iterdir() if (path / "ledger.jsonl").is_file() and not _is_alive(path)]
+    found = [path for path in base.iterdir() if path.is_dir() and not _is_alive(path)]
     return sorted(found, key=lambda path: path.stat().st_mtime)
 
 
@@ -187,7 +187,7 @@ def clean(run_dir: Path) -> list[str]:
 
     Raises LedgerError when the run is alive.
     """
-    if not (run_dir / "ledger.jsonl").is_file():
+    if not run_dir.is_dir():
         return []
     if _is_alive(run_dir):
         raise LedgerError(f"run {run_dir.name} is alive: end it first, it removes what it made")
@@ -199,7 +199,11 @@ def clean(run_dir: Path) -> list[str]:
 def _read(run_dir: Path) -> list[Entry]:
     """The entries of a ledger. The last line may be cut short by a kill: what it announced was not made."""
     entries: list[Entry] = []
-    for line in (run_dir / "ledger.jsonl").read_text().splitlines():
+    try:
+        lines = (run_dir / "ledger.jsonl").read_text().splitlines()
+    except FileNotFoundError:  # killed between the directory and its ledger: nothing else was made
+        return []
+    for line in lines:
         try:
             entries.append(json.loads(line))
         except ValueError:
@@ -208,7 +212,15 @@ def _read(run_dir: Path) -> list[Entry]:
 
 
 def _is_alive(run_dir: Path) -> bool:
-    return any(is_same_process(entry["pid"], entry["start_ticks"]) for entry in _read(run_dir)[:1])
+    entries = _read(run_dir)
+    if entries:
+        return is_same_process(entries[0]["pid"], entries[0]["start_ticks"])
+    # No line yet: it is starting, or was killed while it did. The lock was taken before, and says by whom.
+    try:
+        holder = json.loads((run_dir.parent / "lock").read_text())
+        return bool(holder["run_id"] == run_dir.name and start_ticks(holder["pid"]) is not None)
+    except (OSError, ValueError, KeyError):
+        return False
 
 
 def _remove(entries: Sequence[Entry], run_dir: Path) -> list[str]:

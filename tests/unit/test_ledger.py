@@ -174,3 +174,20 @@ def test_a_run_id_in_use_is_refused_and_the_lock_given_back(tmp_path):
 def test_a_namespace_of_another_name_is_refused_before_anything_is_made(tmp_path):
     with RunLedger.open("one", base=tmp_path) as ledger, pytest.raises(LedgerError, match="starts with hg"):
         ledger.namespaces(["foreign"])
+
+
+def test_a_run_killed_before_its_first_line_is_dead_and_one_that_is_starting_is_not(tmp_path):
+    base = tmp_path / "runs"
+    for name, ledger in (("no-ledger", None), ("no-line", "")):
+        (base / name).mkdir(parents=True)
+        if ledger is not None:
+            (base / name / "ledger.jsonl").write_text(ledger)
+    (base / "lock").write_text(json.dumps({"run_id": "no-line", "pid": os.getpid()}))
+    assert [path.name for path in dead_runs(base)] == ["no-ledger"]
+    with pytest.raises(LedgerError, match="alive"):
+        clean(base / "no-line")
+    (base / "lock").write_text(json.dumps({"run_id": "another", "pid": os.getpid()}))
+    assert {path.name for path in dead_runs(base)} == {"no-ledger", "no-line"}
+    for path in dead_runs(base):
+        assert clean(path) == [f"directory {path}"]
+    assert [path.name for path in base.iterdir()] == ["lock"]
