@@ -109,7 +109,8 @@ class FlowNetwork:
         fastest: dict[int, float | None] = {}
         for flow in self._relieved:
             if flow not in moved and not self._has_bottleneck(flow, fastest):
-                self._share_out(flow, now_s, moved)
+                if not self._fits(flow, now_s, moved):
+                    self._share_out(flow, now_s, moved)
                 fastest = {}
         for flow in {**self._changed, **moved}:
             self._plan(flow)
@@ -141,6 +142,15 @@ class FlowNetwork:
 
     def _compute(self, inside: dict[Flow, None], now_s: float, moved: dict[Flow, None]) -> None:
         """Rates of the flows inside, in what the others leave."""
+        if len(inside) == 1:
+            (flow,) = inside
+            rate = flow.limit
+            for link in flow.path:
+                if self._tight[link]:
+                    room = self._capacities[link] - sum([each.rate for each in self._on[link]])
+                    rate = min(rate, room + flow.rate)
+            self._set_rate(flow, max(rate, 0.0), now_s, moved)
+            return
         left: dict[int, float] = {}
         paths = []
         for flow in inside:
