@@ -25,6 +25,7 @@ from typing import Any
 
 import pandas as pd
 
+from emulation.capture import CaptureError, Captures
 from emulation.controller_process import NORTHBOUND_PORT, ControllerError, ControllerProcess
 from emulation.ecmp import EcmpError
 from emulation.evidence import gather
@@ -36,6 +37,7 @@ from emulation.ledger import RunLedger
 from emulation.machine import MachineUse, MachineWatch
 from emulation.netns import NamespaceError
 from emulation.ovs import OpenVSwitchError
+from emulation.packet_audit import audit_run, described
 from emulation.paths import PathProbe, ecmp_ports
 from emulation.probe import ProbeError
 from emulation.testbed import Testbed, TestbedError
@@ -62,6 +64,7 @@ class PartsFailed(RuntimeError):
 
 #: What ends a run in an orderly way; anything else is a fault of ours and shows its traceback.
 STOPPERS = (
+    CaptureError,
     PartsFailed,
     FleetError,
     ControllerError,
@@ -93,7 +96,8 @@ class FabricRun:
     """Runs a plan on this machine.
 
     `report(message)` says which step begins; `progress` is called twice a second while the clock runs with sent, done,
-    failed, transfers in flight, circuits in flight, elapsed and total run-clock seconds.
+    failed, transfers in flight, circuits in flight, elapsed and total run-clock seconds. `pcap`: capture the KV packets
+    under `keep_logs` and audit them.
     """
 
     plan: FabricPlan
@@ -102,6 +106,7 @@ class FabricRun:
     report: Callable[[str], None]
     progress: Callable[[int, int, int, int, int, float, float], None]
     keep_logs: Path
+    pcap: bool = False
 
     def run(self, shield: ExitStack | None = None) -> FabricResult:
         """Run it, and say what came out however it ended. From the moment it has, signals wait until `shield` (none:
@@ -118,6 +123,7 @@ class FabricRun:
         self._controller: ControllerProcess | None = None
         self._watch: Watch | None = None
         self._probe: PathProbe | None = None
+        self._captures: Captures | None = None
         self._built = self._started = False
         failure: str | None = None
         interrupted: Interrupted | None = None
@@ -230,7 +236,12 @@ class FabricRun:
         assert self._fleet is not None
         fleet, scale = self._fleet, self.plan.scale
         self._excess_s = self._calibrated_excess_s()
-        t0_s = time.monotonic() + COUNTDOWN_S
+        if self.pcap:
+            directory = self.keep_logs / "pcap"
+            directory.mkdir(exist_ok=True)
+            self._captures = Captures(directory)
+            self._captures.start(self._testbed, self._cluster, self.plan.fabric.kind, self.ledger)
+        self._t0_s = t0_s = time.monotonic() + COUNTDOWN_S
         self._controller.start_clock(t0_s, scale.real_s(self._excess_s))
         fleet.broadcast({"type": "start", "t0_monotonic_s": t0_s})
         self._started = True
@@ -302,6 +313,7 @@ class FabricRun:
         if self._fleet is not None:
             errors = list(self._fleet.errors) if errors is None else errors
             self._fleet.stop()
+        lost = self._captures.stop() if self._captures is not None else {}
         if self._built:
             try:
                 rows = self._testbed.counters()
@@ -320,6 +332,13 @@ class FabricRun:
             rate_scale=self.plan.scale.rate_scale,
             ranks=None if self.plan.fabric.kind == "none" else self.plan.experiment.cluster.gpus_per_instance,
         )
+        audit: dict[str, Any] = {}
+        if self._captures is not None and self._started and self._captures.files:
+            found = audit_run(self.plan, self._cluster, self._captures, frames, events, t0_monotonic_s=self._t0_s)
+            audit = {"audit": described(found, lost)}
+            faults += [f"packet audit: {violation}" for violation in found.violations[:3]]
+            if len(found.violations) > 3:
+                faults.append(f"packet audit: and {len(found.violations) - 3} more")
         evidence: Evidence = gather(
             self.plan,
             datapath=self.datapath if self.plan.fabric.kind == "ocs" else "none",
@@ -333,7 +352,8 @@ class FabricRun:
             machine=getattr(self, "_machine", None),
             faults=faults,
         )
-        return FabricResult(frames, LINKS.frame(rows), judge(evidence), failure, timings_s=self._timings)
+        fidelity = judge(evidence) | audit
+        return FabricResult(frames, LINKS.frame(rows), fidelity, failure, timings_s=self._timings)
 
     def _never_sent(self) -> list[dict[str, Any]]:
         """What the gateway would have said of each request, had its clock started."""
@@ -350,6 +370,8 @@ class FabricRun:
             steps.callback(self.ledger.remove)
             steps.callback(self._keep_logs)
             steps.callback(self._testbed.close)
+            if self._captures is not None:
+                steps.callback(self._captures.stop)
             if self._controller is not None:
                 steps.callback(self._controller.stop)
             if self._fleet is not None:
