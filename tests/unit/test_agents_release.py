@@ -17,8 +17,8 @@ from emulation.agents.outgoing import OutgoingTransfer
 from emulation.agents.wire import HEADER_BYTES, Part
 from emulation.scale import ScaleModel
 from emulation.transfer import SEGMENT_BYTES, Frame, released_bytes
-from workloads.kv import kv_model
 from workloads.flow_hash import hashed_uplink
+from workloads.kv import kv_model
 from workloads.prefill import TIMINGS
 from workloads.serving import KvStream, TransferMode
 
@@ -130,7 +130,9 @@ def test_nothing_is_released_before_it_exists_and_the_parts_add_up(new: int, cac
     while bench.clock.armed_s is not None:
         released = sum(bench.connections[0].released.values())
         existing = SCALE.emulated_bytes(bench.stream.bytes_at(bench.clock.time_s))
-        assert released <= max(existing, HEADER_BYTES)
+        # a frame is never shorter than its header, so a head of a few bytes is sent as one
+        short_head = max(HEADER_BYTES - SCALE.emulated_bytes(bench.stream.head_bytes), 0) if mode == "layerwise" else 0
+        assert released <= max(existing + short_head, HEADER_BYTES)
         bench.clock.time_s, bench.clock.armed_s = bench.clock.armed_s, None
         bench.clock._callback(bench.clock.time_s)
     assert sum(bench.connections[0].released.values()) == bench.transfer.emulated_bytes
