@@ -23,7 +23,8 @@ def load_class(key: str, spec: str, built_in: str) -> Any:
         return getattr(importlib.import_module(module_name), class_name)
     except Exception as error:  # whatever a user's module does while it is imported
         raise ValueError(
-            f"{key} {spec!r}: {type(error).__name__}: {error}; the module must be importable from the project's folder"
+            f"{key} {spec!r}: {type(error).__name__}: {error}; the module must be importable from "
+            "the project's folder or PYTHONPATH"
         ) from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import subprocess
 import sys
 import time
@@ -50,7 +51,9 @@ class ControllerProcess:
         command = [sys.executable, "-s", "scripts/ryu_manager.py"]
         command += ["--ofp-listen-host", openflow_host, "--ofp-tcp-listen-port", str(OPENFLOW_PORT)]
         command += ["--wsapi-host", self._host, "--wsapi-port", str(NORTHBOUND_PORT), "controllers.circuit_app"]
-        environment = {"HELIOGRAPH_CONTROLLER": str(self._config_path), "PYTHONPATH": str(ROOT)}
+        # a user's plug-ins are found in the project's folder or wherever the user's own path says
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        environment = {"HELIOGRAPH_CONTROLLER": str(self._config_path), "PYTHONPATH": path}
         self._child = spawn(command, ledger=ledger, log=self.output, namespace=self._namespace, environment=environment)
 
     def alive(self) -> bool:

@@ -296,13 +296,13 @@ def test_a_module_that_breaks_on_import_is_refused_as_a_decode_choice_too(tmp_pa
         decode_choice.load("broken_choice:Choice", 1)
 
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("example", ["stickiest.py", "at_prefill_start.py"])
 def test_the_documented_plugins_are_the_files_that_run(example):
-    text = (DOCS / "examples" / example).read_text()
-    assert f"```python\n{text}```" in (DOCS / "controllers.md").read_text()
+    text = (ROOT / "experiments" / "plugins" / example).read_text()
+    assert f"```python\n{text}```" in (ROOT / "docs" / "controllers.md").read_text()
     assert len(text.splitlines()) <= 30
 
 
@@ -310,9 +310,11 @@ def test_the_documented_commit_rule_hides_tau_that_last_chunk_cannot():
     # V8: the last chunk is shorter than tau, so committing at it exposes the rest of tau
     plan = TIMING.plan(2_100, 65_600, KV.layers)
     ends_ms = {}
-    for rule in ("last-chunk", "docs.examples.at_prefill_start:AtPrefillStart"):
+    for rule in ("last-chunk", "experiments.plugins.at_prefill_start:AtPrefillStart"):
         run = virtual(commit_rules.load(rule), "pull")
         run.run([Turn("r1", "p1", 0.0, plan, plan)])
         ends_ms[rule] = run.last_byte_ms["r1"]
     exposed_ms = 25 - (plan.duration_s - plan.last_chunk_start_s) * 1e3
-    assert ends_ms["last-chunk"] - ends_ms["docs.examples.at_prefill_start:AtPrefillStart"] == pytest.approx(exposed_ms)
+    assert ends_ms["last-chunk"] - ends_ms["experiments.plugins.at_prefill_start:AtPrefillStart"] == pytest.approx(
+        exposed_ms
+    )

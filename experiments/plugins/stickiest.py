@@ -1,9 +1,14 @@
 """A decode choice of one's own; the same code runs on packets and on circuits."""
 
+from collections.abc import Sequence
+
+from controllers.decode_choice import Candidate
+from controllers.demand import Demand
+
 
 class Stickiest:
     """The decode that served this session last, unless two requests wait there."""
 
-    def choose(self, demand, candidates, now_s):
+    def choose(self, demand: Demand, candidates: Sequence[Candidate], now_s: float) -> str:
         """One of the candidates' names."""
         return min(candidates, key=lambda c: (not c.served or c.unfinished > 2, c.unfinished, c.rank)).decode

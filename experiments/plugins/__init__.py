@@ -1,0 +1,1 @@
+"""Examples of plug-ins: a decode choice and a commit rule (docs/controllers.md)."""
