@@ -35,6 +35,10 @@ class StandInController:
         self.log: list[tuple[str, str, Json]] = []
         self.refuse: dict[tuple[str, str], int] = {}
         self.silent: set[tuple[str, str]] = set()
+        # at the first last-chunk-started: "undecided" answers null, "gated" decides and grants nothing yet
+        self.first_last_chunk = ""
+        # the decode is chosen, and everything granted, when the request arrives
+        self.decides_at_admission = False
         self.streams_opened = 0
         self._decodes = decodes
         self._layerwise = transfer == "layerwise"
@@ -104,18 +108,28 @@ class StandInController:
                 return self.refuse[event, request_id], {"error": "refused by rote"}
             if event == "admitted":
                 self._demands[request_id] = body
-                return 200, {"decode": None}
+                if self.decides_at_admission:
+                    self._placed[request_id] = self._decodes[len(self._placed) % len(self._decodes)]
+                    self._grant(request_id, body["prefill"], "all")
+                return 200, {"decode": self._placed.get(request_id)}
             if event == "transfer-done":
                 return 200, {}
-            if event == "prefill-started" and not self._layerwise:
+            if event == "prefill-started" and not self._layerwise and not self.decides_at_admission:
                 return 200, {"decode": None, "head_moves": False}
             demand = self._demands[request_id]
+            first = event == "last-chunk-started" and len([e for e in self.log if e[:2] == (event, request_id)]) == 1
+            if first and self.first_last_chunk == "undecided":
+                return 200, {"decode": None, "head_moves": None}
             head_moves = demand["head_bytes"] > 0 and demand["migrates"] is not False
             if request_id not in self._placed:
                 self._placed[request_id] = self._decodes[len(self._placed) % len(self._decodes)]
                 if self._layerwise and head_moves:
                     self._grant(request_id, demand["prefill"], "head")
-            if event == "last-chunk-started":
+            if (
+                event == "last-chunk-started"
+                and not self.decides_at_admission
+                and not (first and self.first_last_chunk == "gated")
+            ):
                 self._grant(request_id, demand["prefill"], "tail" if self._layerwise else "all")
             return 200, {"decode": self._placed[request_id], "head_moves": head_moves}
 

@@ -1,5 +1,6 @@
 """Gateway, prefill and decode agents as real processes on loopback, with a controller that decides by rote."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -229,3 +230,46 @@ def test_time_dilation_stretches_the_wall_clock_and_not_the_records(launch: Laun
     (prefill,) = agents.records("prefill")
     assert records["r0"]["sent_s"] == pytest.approx(0.1, abs=0.03)
     assert prefill["end_actual_s"] - prefill["start_actual_s"] == pytest.approx(duration_s(request), abs=0.03)
+
+
+def test_a_controller_that_decides_nothing_before_the_kv_is_ready_is_told_when_it_is(launch: Launch) -> None:
+    requests = [a_request(i, 0.4 * i) for i in range(3)]
+    agents, controller = launch(requests, fabric_kind="ocs", transfer="pull")
+    controller.first_last_chunk = "undecided"
+    records = run(agents)
+    assert {record["status"] for record in records.values()} == {"completed"}
+    assert agents.of("error") == []
+    prefills = {record["id"]: record for record in agents.records("prefill")}
+    for request in requests:
+        told = [body for request_id, body in controller.events("last-chunk-started") if request_id == request.id]
+        assert len(told) == 2
+        assert told[1]["predicted_end_s"] == pytest.approx(prefills[request.id]["end_s"])
+        assert told[1]["at_s"] >= prefills[request.id]["end_s"]
+
+
+@pytest.mark.parametrize("transfer", ["pull", "layerwise"])
+@pytest.mark.parametrize(("factor", "times"), [(1.3, 2), (1.0, 1), (0.7, 1)])
+def test_a_prefill_faster_than_predicted_says_so_when_its_kv_should_be_moving(
+    launch: Launch, transfer: str, factor: float, times: int
+) -> None:
+    request = dataclasses.replace(a_request(0, 0.05), prediction_factor=factor)
+    agents, controller = launch([request], fabric_kind="ocs", transfer=transfer)
+    controller.first_last_chunk = "gated" if times == 2 else ""
+    assert run(agents)["r0"]["status"] == "completed"
+    (prefill,) = agents.records("prefill")
+    told = [body for _, body in controller.events("last-chunk-started")]
+    assert len(told) == times
+    if times == 2:
+        assert told[1]["predicted_end_s"] == pytest.approx(prefill["end_s"])
+        # a pull has nothing to send before the end; a layer-wise tail has to start a little earlier to end with it
+        early_s = told[1]["at_s"] - prefill["end_s"]
+        assert early_s >= 0 if transfer == "pull" else early_s >= -(prefill["end_s"] - prefill["start_s"])
+
+
+def test_a_decode_named_at_admission_waits_for_the_prefill_to_start(launch: Launch) -> None:
+    requests = [a_request(i, 0.05, new_tokens=500) for i in range(2)]
+    agents, controller = launch(requests, fabric_kind="ocs", transfer="pull")
+    controller.decides_at_admission = True
+    records = run(agents)
+    assert {record["status"] for record in records.values()} == {"completed"}
+    assert agents.of("error") == []
