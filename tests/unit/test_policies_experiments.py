@@ -1,0 +1,52 @@
+"""The experiment files of the policies: the same arrivals and the same draws, only the size of the error differs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from experiments.models import COMMITS
+from experiments.spec import load
+
+EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
+FILES = {0.0: "policies.yaml", 0.046: "policies-error-4.6.yaml", 0.10: "policies-error-10.yaml"}
+
+
+@pytest.mark.parametrize(("error", "name"), FILES.items())
+def test_each_file_names_its_error_and_runs_every_policy(error, name):
+    experiment = load(EXPERIMENTS / name)
+    assert experiment.prefill.median_error == error
+    assert {fabric.commit for fabric in experiment.fabrics} == set(COMMITS)
+    assert [fabric.reuse for fabric in experiment.fabrics] == [True, True, True, False]
+
+
+def test_the_error_changes_no_arrival_and_no_prefill_and_a_larger_one_is_the_same_draw_stretched():
+    exact, small, large = (load(EXPERIMENTS / name).requests(1) for name in FILES.values())
+    for a, b, c in zip(exact, small, large, strict=True):
+        assert (a.id, a.arrival_s, a.new_tokens, a.cached_tokens) == (b.id, b.arrival_s, b.new_tokens, b.cached_tokens)
+        assert (a.id, a.arrival_s, a.new_tokens, a.cached_tokens) == (c.id, c.arrival_s, c.new_tokens, c.cached_tokens)
+        assert a.prediction_factor == 1.0
+    stretch = [math.log(c.prediction_factor) / math.log(b.prediction_factor) for b, c in zip(small, large, strict=True)]
+    assert stretch == pytest.approx([stretch[0]] * len(stretch))
+    assert stretch[0] == pytest.approx(0.10 / 0.046, rel=0.01)
+
+
+def test_half_of_the_predictions_are_within_the_median_error():
+    requests = load(EXPERIMENTS / FILES[0.046], ["workload.window_s=600"]).requests(1)
+    within = sum(abs(request.prediction_factor - 1) <= 0.046 for request in requests) / len(requests)
+    assert len(requests) > 1000
+    assert within == pytest.approx(0.5, abs=0.05)
+
+
+def test_figure_4a_starts_the_same_delays_at_admission_and_after_prefill():
+    experiment = load(EXPERIMENTS / "paper" / "fig4a.yaml")
+    delays = {"admission": [], "none": []}
+    for fabric in experiment.fabrics:
+        delays[fabric.commit].append(fabric.reconfiguration_ms)
+    assert delays["admission"] == delays["none"] == [0, 100, 200, 300, 400]
+    requests = experiment.requests(1)
+    assert {(request.new_tokens, request.cached_tokens) for request in requests} == {(4096, 0)}
+    prefill_ms = experiment.timing.duration_s(4096, 0) * 1e3
+    assert delays["none"][2] < prefill_ms < delays["none"][3], "delays on both sides of the prefill's length"
