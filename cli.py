@@ -56,9 +56,13 @@ def run(
     seed: Seed = None,
     artifact_dir: ArtifactDir = None,
     dry_run: Annotated[bool, typer.Option(help="check the file and say what would run; needs no root")] = False,
+    pcap: Annotated[
+        bool,
+        typer.Option("--pcap", help="capture the KV packets (Wireshark opens the files) and audit the run by them"),
+    ] = False,
 ) -> None:
     """Run an experiment with real packets (root)."""
-    _run(experiment, overrides or [], seed, artifact_dir, dry_run=dry_run)
+    _run(experiment, overrides or [], seed, artifact_dir, dry_run=dry_run, pcap=pcap)
 
 
 @app.command()
@@ -286,7 +290,7 @@ def _checked(
 
 
 def _run(
-    path: Path, overrides: list[str], seed: int | None, artifact_dir: Path | None, *, dry_run: bool
+    path: Path, overrides: list[str], seed: int | None, artifact_dir: Path | None, *, dry_run: bool, pcap: bool = False
 ) -> RunDirectory:
     """Run an experiment, its twin after it, and print the table; returns where the artifacts are."""
     experiment = _checked(path, overrides, seed, dry_run=dry_run, emulated=True)
@@ -315,7 +319,9 @@ def _run(
     except ArtifactError as error:
         _fail(str(error), BAD_INPUT)
     try:
-        summary = run_experiment(experiment, directory, datapath=choose_datapath(), argv=sys.argv, console=console)
+        summary = run_experiment(
+            experiment, directory, datapath=choose_datapath(), argv=sys.argv, console=console, pcap=pcap
+        )
     except Interrupted as error:
         _fail(
             f"{error}: everything the run had made is removed; what was measured is in {directory.path}",

@@ -30,9 +30,15 @@ __all__ = ["Interrupted", "run_experiment"]
 
 
 def run_experiment(
-    experiment: Experiment, run_directory: RunDirectory, *, datapath: str, argv: Sequence[str], console: Console
+    experiment: Experiment,
+    run_directory: RunDirectory,
+    *,
+    datapath: str,
+    argv: Sequence[str],
+    console: Console,
+    pcap: bool = False,
 ) -> Summary:
-    """Run every fabric with every seed; `summary.json` is whole after each of them.
+    """Run every fabric with every seed; `summary.json` is whole after each of them. `pcap`: capture and audit.
 
     A fabric that ends early has its artifacts too, with every offered request and the reason, and is the last one:
     then RunFailed is raised, or Interrupted where a signal ended it. Raises AnotherRun while another run is alive,
@@ -62,7 +68,7 @@ def run_experiment(
                 ahead.pop(0)
                 plan = FabricPlan(experiment, fabric, seed, tuple(arrivals.requests))
                 with contextlib.ExitStack() as shield:
-                    result = _run_fabric(plan, ledger, run_directory, datapath, console, shield)
+                    result = _run_fabric(plan, ledger, run_directory, datapath, console, shield, pcap)
                     runs.append(_summary(plan, result, arrivals.requests))
                     if not result.failure:
                         run_directory.write_summary(runs)
@@ -102,6 +108,7 @@ def _run_fabric(
     datapath: str,
     console: Console,
     shield: contextlib.ExitStack,
+    pcap: bool,
 ) -> FabricResult:
     name, seed = plan.fabric.name, plan.seed
     title = name if len(plan.experiment.seeds) == 1 else f"{name}, seed {seed}"
@@ -113,6 +120,7 @@ def _run_fabric(
             report=view.step,
             progress=view.update,
             keep_logs=run_directory.fabric_path(name, seed),
+            pcap=pcap,
         )
         result = run.run(shield)
     frames = result.frames

@@ -74,7 +74,7 @@ def wait_for(run: subprocess.Popen[str], text: str, timeout_s: float = 30.0) -> 
 
 
 def test_a_short_run_writes_every_artifact(tmp_path: Path) -> None:
-    run = heliograph("run", "experiments/demo.yaml", *SHORT, "--artifact-dir", str(tmp_path / "out"))
+    run = heliograph("run", "experiments/demo.yaml", *SHORT, "--pcap", "--artifact-dir", str(tmp_path / "out"))
     output, _ = run.communicate(timeout=120)
     assert run.returncode in (0, MACHINE_TOO_BUSY), output
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
@@ -97,6 +97,12 @@ def test_a_short_run_writes_every_artifact(tmp_path: Path) -> None:
         links = directory.table(entry["name"], 1, "links")
         assert links["tx_bytes"].sum() > directory.table(entry["name"], 1, "transfers")["emulated_bytes"].sum()
         arrivals.append(requests["arrival_s"].tolist())
+        audit = json.loads((tmp_path / "out" / entry["name"] / "seed1" / "fidelity.json").read_text())["audit"]
+        assert audit["violations"] == []
+        transfers = directory.table(entry["name"], 1, "transfers")
+        assert audit["payload_bytes"] == transfers["emulated_bytes"].sum()
+        assert (audit["flows"] or audit["reconfigurations"]) > 0
+        assert list((tmp_path / "out" / entry["name"] / "seed1" / "pcap").glob("*.pcap"))
     assert arrivals[0] == arrivals[1] == arrivals[2]
     circuits = directory.table("ocs-25ms-no-reuse", 1, "circuits")
     assert circuits["needs_switch"].all()
