@@ -263,12 +263,15 @@ def _checked(
     """The experiment, with requests in every window, and with links that can be made where it is to be `emulated`;
     with `dry_run` it is printed, and that is all."""
     from emulation.plan_checks import refusals
+    from experiments import rules
     from experiments.spec import SpecError, load
     from workloads.traces.trace import TraceError
 
     try:
         experiment = load(path, overrides, seed)
-        if emulated and (refused := refusals(experiment)):
+        rules.look_in(path)
+        refused = rules.refusals(experiment) + (refusals(experiment) if emulated else [])
+        if refused:
             _fail("\n".join(f"{path}: {line}" for line in refused), BAD_INPUT)
         arrivals = {seed: experiment.arrivals(seed) for seed in experiment.seeds}
     except (SpecError, TraceError) as error:
@@ -330,6 +333,7 @@ def _run(
     except (RunFailed, LedgerError, NamespaceError, OpenVSwitchError, TestbedError, ArtifactError) as error:
         _fail(f"{error}\neverything the run had made is removed")
     print_summary(_with_twin(directory, summary))
+    _give_back(directory.path)
     console.print(f"report: {directory.path / 'report.html'}", soft_wrap=True)
     if any(entry.verdict == "invalid" for entry in summary.runs):
         raise typer.Exit(INVALID)
@@ -367,6 +371,14 @@ def _validate(directory: RunDirectory, write_to: Path) -> None:
     for limitation in document["limitations"]:
         console.print(f"known limitation: {limitation}", soft_wrap=True)
     console.print(f"residuals: {written}", soft_wrap=True)
+
+
+def _give_back(path: Path) -> None:
+    """What sudo wrote belongs to whoever called sudo: `report` needs no root afterwards."""
+    owner, group = os.environ.get("SUDO_UID"), os.environ.get("SUDO_GID")
+    if os.geteuid() == 0 and owner and group and owner.isdigit() and group.isdigit():
+        for place in (path, *path.rglob("*")):
+            os.chown(place, int(owner), int(group), follow_symlinks=False)
 
 
 def _need_root(why: str) -> None:

@@ -1,4 +1,4 @@
-"""Which uplink a flow takes under ECMP: one rule for packets and for flows (standard library only: agents import it)."""
+"""The uplink that ECMP gives a flow: one rule for the emulation, which picks source ports by it, and the twin."""
 
 from __future__ import annotations
 

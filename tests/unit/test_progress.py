@@ -33,7 +33,7 @@ def test_nothing_is_printed_of_a_run_that_never_reported():
 
 
 def test_a_terminal_gets_a_bar_that_is_gone_afterwards():
-    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    console = Console(file=io.StringIO(), force_terminal=True, width=120, _environ={"TERM": "xterm"})
     with ProgressView("eps", console=console) as view:
         view.update(10, 8, 1, 1, 1, 70.0, 60.0)
         shown = console.file.getvalue()
