@@ -110,11 +110,6 @@ class Timetable:
             del self._open[window.request_id]
         window.state = state
         window.released_at_s = now_s
-        for follower in followers:
-            # live together with the window it followed: its plan may lie ahead, but its ports are taken now
-            if follower.state == "live" and follower.start_s > now_s:
-                follower.start_s = now_s
-                self._moved(follower)
         self._restore(followers, now_s)
         self._pull(followers, now_s)
 

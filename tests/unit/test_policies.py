@@ -177,6 +177,15 @@ def test_without_reservation_who_waits_starts_as_soon_as_the_ports_are_free():
     assert (window.request_id, window.state) == ("r2", "dark")
 
 
+def test_without_reservation_layerwise_plans_to_hold_its_ports_until_the_last_layer_is_sent():
+    core = virtual(NoReservation, "layerwise").core
+    core.admitted(demand("r1", "p1"), 0.0)
+    core.prefill_started("r1", 0.5, 0.0)
+    head, tail = core.windows.values()
+    assert (head.start_s, tail.start_s) == (0.0, head.end_s)
+    assert tail.end_s == pytest.approx(0.5 + 62_500 / R)
+
+
 def test_without_reservation_nobody_overtakes_into_a_gap():
     core = virtual(NoReservation, "pull", prefills=("p1", "p2"), decodes=("d1", "d2"), choice=LeastLoaded()).core
     for number, prefill in enumerate(("p1", "p2", "p1")):

@@ -189,15 +189,22 @@ def brute_force_live_s(prefill: Calendar, decode: Calendar, ask: Ask) -> float:
         st.tuples(st.sampled_from(PREFILLS), st.sampled_from(DECODES), st.integers(1, 80), st.integers(0, 400)),
         max_size=12,
     ),
+    changes=st.lists(st.tuples(st.integers(0, 11), st.booleans()), max_size=6),
     data_ms=st.integers(1, 120),
     live_min_ms=st.integers(0, 300),
 )
-def test_the_booked_gap_is_the_earliest_that_brute_force_finds(bookings, data_ms, live_min_ms):
+def test_the_booked_gap_is_the_earliest_that_brute_force_finds(bookings, changes, data_ms, live_min_ms):
     table = reservations("pull").timetable
     for number, (prefill, decode, length_ms, live_ms) in enumerate(bookings):
         table.book(prefill, decode, "all", Ask(f"r{number}", length_ms / 1e3, live_ms / 1e3, 0.0))
     ask = Ask("new", data_ms / 1e3, live_min_ms / 1e3, 0.0)
     prefill, decode = table.calendars["p0"], table.calendars["d0"]
+    for number, cancelled in changes:  # windows go and move after a search has looked at them
+        table.earliest_gap("p0", "d0", ask)
+        if number in table.windows and cancelled:
+            table.end(table.windows[number], "expired", "", 0.0)
+        elif number in table.windows:
+            table.bring_forward(table.windows[number], 0.0, 0.0)
     gap = earliest_gap(prefill, decode, ask, dark_s=TAU_S, reuse=True)
     assert gap.live_s == pytest.approx(brute_force_live_s(prefill, decode, ask))
 
