@@ -36,7 +36,7 @@ class FabricConfig(_Strict):
 
 
 class PlaneConfig(_Strict):
-    """One circuit switch: `ports` maps every instance to its OpenFlow port."""
+    """One circuit switch: `ports` maps each instance with a GPU at its position to its OpenFlow port."""
 
     bridge: str
     dpid: Annotated[int, Field(ge=1, lt=1 << 64)]
@@ -85,12 +85,25 @@ class ControllerConfig(_Strict):
             raise ValueError("fabric.reconfiguration_s is missing; a circuit switch has one (0 is allowed)")
         if len({plane.dpid for plane in self.planes}) != len(self.planes):
             raise ValueError("two planes have the same dpid")
+        if self.planes:
+            self._check_reach(instances)
         for plane in self.planes:
-            if missing := set(instances) - set(plane.ports):
-                raise ValueError(f"{plane.bridge} has no port for {', '.join(sorted(missing))}")
             if len(set(plane.ports.values())) != len(plane.ports):
                 raise ValueError(f"{plane.bridge} gives one port to two instances")
         return self
+
+    def _check_reach(self, instances: Sequence[str]) -> None:
+        """Every instance has its ports on some planes, and on the same ones as each peer that it can reach."""
+        planes_of = {name: [plane.bridge for plane in self.planes if name in plane.ports] for name in instances}
+        if missing := [name for name, planes in planes_of.items() if not planes]:
+            raise ValueError(f"{self.planes[0].bridge} has no port for {', '.join(sorted(missing))}, nor has any other")
+        for prefill, decodes in self.decodes_of().items():
+            for decode in decodes:
+                if planes_of[prefill] != planes_of[decode]:
+                    raise ValueError(
+                        f"{prefill} is on {', '.join(planes_of[prefill])} and cannot reach {decode}, which is on "
+                        f"{', '.join(planes_of[decode])}; KV moves between equal GPU positions only"
+                    )
 
     def decodes_of(self) -> dict[str, list[str]]:
         """Prefill -> the decode instances that it can reach; all of them where the file does not say."""

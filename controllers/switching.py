@@ -1,7 +1,8 @@
 """Circuits on an OpenFlow 1.3 crossbar: which messages, in which order, and who holds which port. No socket, no clock.
 
 A circuit is a pair (prefill instance, decode instance). All ranks of an instance switch together, so a pair is one
-rule in each direction on every plane. To let a pair take over its two ports:
+rule in each direction on every plane that has its ports: all of them, or those of its half of the nodes where two
+instances share a node. To let a pair take over its two ports:
 
 1. `removal`: delete every rule whose input *or* output is either port (up to four rules: both directions of both old
    circuits);
@@ -30,13 +31,18 @@ _DROP_PRIORITY = 0
 class Plane:
     """One circuit switch.
 
-    Its bridge, its datapath id, the control socket of its vswitchd, and the port of every instance.
+    Its bridge, its datapath id, the control socket of its vswitchd, and the ports of the instances that have a GPU at
+    its position.
     """
 
     bridge: str
     dpid: int
     unixctl: str
     ports: Mapping[str, int]
+
+    def carried(self, pairs: Iterable[Pair]) -> list[Pair]:
+        """The pairs that have their ports here."""
+        return [pair for pair in pairs if pair[0] in self.ports and pair[1] in self.ports]
 
 
 class PortInUse(Exception):
@@ -62,7 +68,7 @@ def removal(datapath: Any, plane: Plane, pairs: Iterable[Pair]) -> list[Any]:
     """Messages that delete every circuit rule into or out of a port of these pairs, whoever the peer was."""
     ofproto, parser = datapath.ofproto, datapath.ofproto_parser
     messages = []
-    for instance in _instances(pairs):
+    for instance in _instances(plane.carried(pairs)):
         port = plane.ports[instance]
         for match, out_port in ((parser.OFPMatch(in_port=port), ofproto.OFPP_ANY), (parser.OFPMatch(), port)):
             messages.append(
@@ -84,7 +90,7 @@ def installation(datapath: Any, plane: Plane, pairs: Iterable[Pair]) -> list[Any
     """Messages that join the two ports of each pair, in both directions."""
     ofproto, parser = datapath.ofproto, datapath.ofproto_parser
     messages = []
-    for prefill, decode in pairs:
+    for prefill, decode in plane.carried(pairs):
         for source, sink in ((prefill, decode), (decode, prefill)):
             in_port, out_port = plane.ports[source], plane.ports[sink]
             output = parser.OFPActionOutput(out_port)

@@ -135,3 +135,13 @@ def test_the_guard_refuses_to_use_a_circuit_that_does_not_stand() -> None:
     crossbar.replace({"p0": "d1"})
     with pytest.raises(PortInUse, match="circuit p0-d0 does not stand; p0 is joined to d1"):
         crossbar.use(1, ("p0", "d0"))
+
+
+def test_a_plane_joins_only_the_pairs_of_its_half_of_the_nodes() -> None:
+    half = Plane("plane0", 1, "", {"p0": 1, "d0": 3})
+    table = cleared()
+    for message in switching.removal(DATAPATH, half, [("p0", "d0"), ("p1", "d1")]):
+        table.apply(message)
+    for message in switching.installation(DATAPATH, half, [("p0", "d0"), ("p1", "d1")]):
+        table.apply(message)
+    assert_joins_exactly(table, half, {"p0": "d0"})

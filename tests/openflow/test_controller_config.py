@@ -56,6 +56,10 @@ def test_every_prefill_reaches_every_decode_unless_told_otherwise(tmp_path: Path
         ({"planes": [PLANE, PLANE]}, "two planes have the same dpid"),
         ({"planes": [{**PLANE, "ports": {"p0": 1, "d0": 3}}]}, "plane0 has no port for p1"),
         ({"planes": [{**PLANE, "ports": {"p0": 1, "p1": 1, "d0": 3}}]}, "plane0 gives one port to two instances"),
+        (
+            {"planes": [{**PLANE, "ports": {"p0": 1, "d0": 3}}, {**PLANE, "dpid": 2, "ports": {"p1": 1, "d0": 3}}]},
+            "KV moves between equal GPU positions only",
+        ),
         ({"planes": []}, "ocs has some, the others none"),
         ({"fabric": {"kind": "ocs"}}, "fabric.reconfiguration_s is missing"),
         ({"fabric": {"kind": "ocs", "reconfiguration_s": -1}}, "fabric.reconfiguration_s"),
