@@ -300,6 +300,11 @@ def test_a_file_without_line_ends_does_not_fill_the_memory(tmp_path):
         rows_of(path)
 
 
+@pytest.mark.parametrize("value", ["[" * 100_000, "9" * 10_000, '{"a":' * 100_000])
+def test_numbers_and_brackets_without_end_are_refused(refused, value):
+    assert "t.trace:1: " in refused('{"timestamp": ' + value + "\n", "mooncake")
+
+
 def test_an_unknown_source_is_refused_with_the_known_ones(tmp_path):
     with pytest.raises(ValueError, match="known sources: auto, mooncake, azure"):
         open_trace(trace_samples.write("azure-2023", tmp_path), "azur")

@@ -47,8 +47,9 @@ def gaps_by_session(requests):
 
 @pytest.fixture
 def turns(tmp_path):
-    """200 sessions of ten calls each, a second of prefill and 4 s apart, like AgentX's turns table."""
-    rows = [f"s{s},{4 * k},1000,1,0,1000" for s in range(200) for k in range(10)]
+    """200 sessions of ten calls each, 4 s apart, like AgentX's turns table. Call k has 1,000 + k tokens, a second of
+    prefill."""
+    rows = [f"s{s},{4 * k},{1000 + k},1,0,{1000 + k}" for s in range(200) for k in range(10)]
     path = tmp_path / "turns.csv"
     path.write_text("\n".join(["trace,t_s,in_tokens,out_tokens,cached_tokens,new_tokens", *rows, ""]))
     return path
@@ -81,12 +82,12 @@ def test_a_load_on_recorded_arrivals_scales_think_times_by_the_same_factor(tmp_p
 
 
 def test_sessions_are_under_way_when_the_window_opens(turns):
-    # Each session lasts 36 s: of the calls in a window of 8 s, nine in ten belong to sessions that started before it.
-    found = run(turns, load=0.5, window_s=8.0, instances=40)
-    early = [r for r in found.requests if r.arrival_s < 1.0]
-    late = [r for r in found.requests if r.arrival_s >= 7.0]
-    assert len(early) == pytest.approx(len(late), rel=0.6)
-    assert len(early) > 5
+    # Each session lasts 36 s. Of the calls in a window of 8 s, one in ten is a session's first, as in the whole trace.
+    found = run(turns, load=0.5, window_s=8.0, instances=80)
+    calls = [r.new_tokens - 1_000 for r in found.requests]
+    assert len(calls) == pytest.approx(0.5 * 8 * 80, rel=0.2)
+    assert {calls.count(k) > 0 for k in range(10)} == {True}
+    assert calls.count(0) / len(calls) == pytest.approx(0.1, abs=0.05)
 
 
 def test_synthesised_starts_offer_the_load_of_the_tenant(turns):
@@ -178,6 +179,17 @@ def test_a_large_file_is_read_as_far_as_the_slice_needs_and_gives_the_same_slice
     assert free.reports[0].trace.rows_read < 1_000
 
 
+def test_ties_of_a_large_file_are_spread_as_if_it_were_read_whole(tmp_path, monkeypatch):
+    path = tmp_path / "ties.csv"
+    rows = "".join(f"{i // 4},{100 + i % 7},1\n" for i in range(4_000))
+    path.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + rows)
+    whole = run(path, load=0.5, warmup_s=2.0)
+    monkeypatch.setattr(slices, "_FIRST_TRY_ROWS", 8)
+    part = run(path, load=0.5, warmup_s=2.0)
+    assert part.requests == whole.requests
+    assert part.reports[0].trace.rows_read < 400
+
+
 def test_dense_block_ids_cost_a_bit_and_others_are_exact():
     cache = PrefixCache()
     cache.add(range(100_000))
@@ -197,6 +209,8 @@ def large(path: Path, kind: str, megabytes: int) -> None:
     with path.open("w") as file:
         if kind == "azure":
             file.write("TIMESTAMP,ContextTokens,GeneratedTokens\n")
+        if kind == "tracelab":
+            file.write("session_id,arrival_time,round_idx,prefix_len,input_len,output_len,tool_wait_after_ms\n")
         i = 0
         while file.tell() < megabytes * 10**6:
             if kind == "azure":
@@ -204,6 +218,10 @@ def large(path: Path, kind: str, megabytes: int) -> None:
                     f"2024-05-{10 + n // 864_000:02d} {n // 36_000 % 24:02d}:{n // 600 % 60:02d}:{n / 10 % 60:09.6f}"
                     f"+00:00,{900 + n % 4_000},{n % 300}\n"
                     for n in range(i, i + 1_000)
+                ]
+            elif kind == "tracelab":
+                lines = [
+                    f"{n // 10},{200 * (n // 10)},{n % 10},{900 * (n % 10)},900,40,1000\n" for n in range(i, i + 1_000)
                 ]
             else:
                 lines = [
@@ -217,7 +235,7 @@ def large(path: Path, kind: str, megabytes: int) -> None:
             i += 1_000
 
 
-@pytest.mark.parametrize("kind", ["azure", "mooncake"])
+@pytest.mark.parametrize("kind", ["azure", "mooncake", "tracelab"])
 def test_memory_hardly_grows_with_the_file(tmp_path, kind):
     """Scaled from twenty megabytes to a gigabyte, a process that summarises a trace stays under 200 MB."""
     small, big = tmp_path / "small", tmp_path / "big"

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from workloads.traces import values
+from workloads.traces.prefixes import SessionNames
 from workloads.traces.reading import Format
 from workloads.traces.session_rows import MAX_CALLS, from_first
 from workloads.traces.sniff import is_tar, json_keys
@@ -30,7 +31,7 @@ _MAX_SESSION_BYTES: Final = 32 * 2**20
 
 
 def entries(path: Path) -> Iterator[Entry]:
-    seen: set[int] = set()
+    names = SessionNames()
     for where, text in _documents(path):
         document = parse_json(text, where, 1)
         if not isinstance(document, dict):
@@ -39,9 +40,8 @@ def entries(path: Path) -> Iterator[Entry]:
             document, ("id", "block_size", "requests"), "AgentX session", where, 1
         )
         session = values.name(id_, "id", where, 1)
-        if hash(session) in seen:
+        if not names.add(session):
             raise TraceError(where, 1, f"session {session} appears twice; remove one")
-        seen.add(hash(session))
         block_tokens = values.tokens(block_size, "block_size", where, 1)
         calls = sorted(_calls(requests, 0.0, session, block_tokens, where, 0), key=lambda call: call.time)
         if len(calls) > MAX_CALLS:

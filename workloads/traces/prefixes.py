@@ -39,3 +39,21 @@ class PrefixCache:
                 bits[byte] |= 1 << (block & 7)
             else:
                 others.add(block)
+
+
+class SessionNames:
+    """Names of sessions that were seen. Where they are numbers from 0 on, as in the larger corpora, each is a bit."""
+
+    def __init__(self) -> None:
+        self._names = PrefixCache()
+        self.count = 0
+
+    def add(self, name: str) -> bool:
+        """Whether the name is new."""
+        number = name.isascii() and name.isdigit() and len(name) < 19 and (name == "0" or name[0] != "0")
+        ids: list[int | str] = [int(name) if number else name]
+        if self._names.leading_hits(ids):
+            return False
+        self._names.add(ids)
+        self.count += 1
+        return True

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from workloads.tenants import CONTEXT_LIMIT_TOKENS
-from workloads.traces.prefixes import PrefixCache
+from workloads.traces.prefixes import PrefixCache, SessionNames
 from workloads.traces.trace import Entry, Trace, TraceError, TraceReport, TraceRow
 
 # A wrong unit moves the rate by 1,000; no public trace of one service is within that of these bounds.
@@ -66,7 +66,7 @@ class Reading:
         self._span_s = 0.0
         self._dropped: Counter[str] = Counter()
         self._gaps_s = array("d")
-        self._sessions: set[int] = set()
+        self._sessions = SessionNames()
 
     def __iter__(self) -> Iterator[TraceRow]:
         """Raises TraceError with file and line for anything outside the format, and for a trace without rows."""
@@ -103,7 +103,7 @@ class Reading:
         form = self.format
         self._rows_read += 1
         if form.sessions and entry.session:
-            self._sessions.add(hash(entry.session))
+            self._sessions.add(entry.session)
         if not form.arrival_times:
             self._span_s = max(self._span_s, entry.time / form.units_per_s)
             return
@@ -146,7 +146,7 @@ class Reading:
             tied_rows=self._tied + (self._group if self._group > 1 else 0),
             token_hit_rate=self._cached / self._context if self._context else math.nan,
             warnings=self._rate_warnings(),
-            sessions=len(self._sessions) if form.sessions and self._sessions else None,
+            sessions=self._sessions.count if form.sessions and self._sessions.count else None,
             has_arrival_times=form.arrival_times,
             prefixes=form.prefixes,
             complete=self.complete,

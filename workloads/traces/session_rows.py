@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from workloads.traces.prefixes import SessionNames
 from workloads.traces.trace import Entry, TraceError
 
 # No session of a public corpus has a hundredth of it; a file that is one session of millions of rows is no trace.
@@ -13,14 +14,13 @@ MAX_CALLS = 500_000
 
 def by_session(rows: Iterable[Entry], path: str | Path) -> Iterator[list[Entry]]:
     """The entries of each session in time order. Raises TraceError where a session's rows do not stand together."""
-    ended: set[int] = set()
+    names = SessionNames()
     calls: list[Entry] = []
     for entry in rows:
         if calls and entry.session != calls[0].session:
-            ended.add(hash(calls[0].session))
             yield sorted(calls, key=lambda call: call.time)
             calls = []
-        if not calls and hash(entry.session) in ended:
+        if not calls and not names.add(entry.session):
             raise TraceError(
                 path, entry.line, f"session {entry.session} appears again after others; sort the rows by session"
             )
