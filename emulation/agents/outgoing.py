@@ -45,6 +45,8 @@ class OutgoingTransfer:
         self.index = index
         self.stream = stream
         self.release_lateness_s = 0.0
+        #: When the prefill's end was first acted upon here; its last bytes may arrive before anything else is told.
+        self.end_actual_s: float | None = None
         self.connections: list[KvConnection] = []
         self._clock = clock
         self._scale = scale
@@ -92,6 +94,8 @@ class OutgoingTransfer:
         """Release what exists at `now_s`, and come back when the next segment does."""
         if self.aborted:
             return
+        if self.end_actual_s is None and now_s >= self.stream.end_s:
+            self.end_actual_s = now_s
         for part in self.parts.values():
             self._release(part, now_s)
         if self._timer is not None:

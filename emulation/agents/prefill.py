@@ -174,6 +174,9 @@ class PrefillAgent(Agent):
 
     def _prefill_ended(self, job: Job, event: PrefillEnded) -> None:
         job.end_s, job.end_actual_s = event.at_s, self.clock.now_s()
+        if job.transfer is not None and job.transfer.end_actual_s is not None:
+            # its timer for the last layer is due at the same instant, and may have been first
+            job.end_actual_s = min(job.end_actual_s, job.transfer.end_actual_s)
         if job.undecided:
             self._kv_ready(job)
         if job.transfer is not None:

@@ -140,6 +140,16 @@ def test_nothing_is_released_before_it_exists_and_the_parts_add_up(new: int, cac
     assert 0 <= bench.transfer.emulated_bytes - SCALE.emulated_bytes(bench.stream.total_bytes) <= padding
 
 
+def test_the_end_of_the_prefill_is_when_its_last_layer_was_released() -> None:
+    bench = Bench("layerwise", 7, 0)
+    bench.send(Part.TAIL)
+    assert bench.transfer.end_actual_s is None
+    bench.clock.run_to_end()
+    assert bench.transfer.end_actual_s == 10 + bench.stream.plan.duration_s
+    bench.transfer.advance(99.0)
+    assert bench.transfer.end_actual_s == 10 + bench.stream.plan.duration_s
+
+
 def test_rounding_to_whole_bytes_does_not_complete_a_tail_a_layer_early() -> None:
     # 7 tokens are 57.34 emulated bytes; after 79 of 80 layers 56.63, which is 57 rounded as well.
     bench = Bench("layerwise", 7, 0)
