@@ -45,6 +45,18 @@ def test_a_prefill_shorter_than_tau_does_not_hide_it(tmp_path):
     assert ttft_ms(twin(case, short)) == [round(live_ms + 1e3 * case.kv.rank_bytes(60_060) / R, 3)]
 
 
+def test_a_circuit_that_stands_before_the_clock_needs_no_tau(tmp_path):
+    case = experiment(tmp_path, OCS)
+    expected_ms = 1e3 * (case.timing.duration_s(60, 60_000) + case.kv.rank_bytes(60_060) / R)
+    assert ttft_ms(twin(case, turn("r1", new=60, cached=60_000), stand=STANDS)) == [round(expected_ms, 3)]
+
+
+def test_a_prefill_instance_is_free_again_when_its_first_token_is_out(tmp_path):
+    case = experiment(tmp_path, {"name": "c", "kind": "none"}, prefill_instances=2)
+    result = twin(case, turn("long"), turn("short", 1.0, new=60, cached=0), turn("next", 100.0))
+    assert result.frames.requests["prefill"].tolist() == ["p0", "p1", "p1"]
+
+
 @pytest.mark.parametrize(("transfer", "expected"), [("layerwise", 190.893), ("pull", 337.292)])
 def test_without_reservation_pull_pays_tau_after_the_prefill(tmp_path, transfer, expected):
     fabric = OCS | {"commit": "none", "decode_choice": "least-loaded"}

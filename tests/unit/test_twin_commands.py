@@ -19,7 +19,7 @@ from results.artifacts import RunDirectory
 from results.residuals import residuals
 from results.table import summary_text
 from simulation.constants import Constants, ConstantsError, read_constants
-from simulation.validation import predict_beside
+from simulation.validation import compare_one, experiment_of, predict_beside, read_measured
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -117,6 +117,34 @@ def test_validate_takes_the_delays_that_a_run_measured(case_file, tmp_path):
         assert run["ttft"]["max_absolute_share"] < 1e-6
 
 
+def test_validate_takes_the_uplinks_that_a_run_recorded(case_file, tmp_path):
+    invoke("simulate", case_file, "--artifact-dir", tmp_path / "out")
+    as_emulation(tmp_path / "out")
+    config = tmp_path / "out" / "config.yaml"
+    config.write_text(config.read_text().replace("ecmp_seed: 1", "ecmp_seed: 99"))  # a hash that says another thing
+    invoke("validate", "--run", tmp_path / "out")
+    document = json.loads((tmp_path / "out" / "validation.json").read_text())
+    assert document["runs"][0]["ttft"]["max_absolute_share"] < 1e-6
+
+
+def test_validate_lets_circuits_stand_that_stood_when_the_clock_started(case_file, tmp_path):
+    invoke("simulate", case_file, "--artifact-dir", tmp_path / "out")
+    log = [
+        {"event": "setup", "pairs": {"p0": "d0"}},
+        {"event": "setup", "pairs": {"p0": "d1", "p1": "d0"}},
+        {"event": "clock"},
+        {"event": "setup", "pairs": {}},
+    ]
+    place = tmp_path / "out" / "ocs" / "seed1"
+    (place / "controller.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
+    run = RunDirectory.open(tmp_path / "out")
+    assert read_measured(run, "ocs", 1).stand == {"p0": "d1", "p1": "d0"}
+    as_emulation(tmp_path / "out")
+    case = experiment_of(run)
+    document = compare_one(case, case.fabrics[1], run.summary().runs[1], run)
+    assert document["metrics"]["switches"]["predicted"] is not None
+
+
 def test_a_summary_shows_the_prediction_beside_the_measurement(case_file, tmp_path):
     invoke("simulate", case_file, "--artifact-dir", tmp_path / "out")
     as_emulation(tmp_path / "out")
@@ -208,16 +236,16 @@ def requests_table(*ttft_s: float, **columns: list) -> pd.DataFrame:
 
 def test_residuals_by_hand():
     found = residuals(
-        requests_table(1.1, 1.0, 0.9, decode=["d0", "d1", "d0"]),
+        requests_table(1.2, 1.1, 0.9, decode=["d0", "d1", "d0"]),
         requests_table(1.0, 1.0, 1.0),
     )
-    assert found["ttft"]["median_share"] == pytest.approx(0.0)
+    assert found["ttft"]["median_share"] == pytest.approx(0.1)  # measured is slower: positive
     assert found["ttft"]["median_absolute_share"] == pytest.approx(0.1)
-    assert found["ttft"]["max_absolute_share"] == pytest.approx(0.1)
-    assert found["ttft"]["slower_share"] == pytest.approx(1 / 3)
-    assert found["ttft"]["mean_ratio"] == pytest.approx(1.0)
+    assert found["ttft"]["max_absolute_share"] == pytest.approx(0.2)
+    assert found["ttft"]["slower_share"] == pytest.approx(2 / 3)
+    assert found["ttft"]["mean_ratio"] == pytest.approx(3.2 / 3)
     assert found["same_decisions_share"] == pytest.approx(2 / 3)
-    assert found["parts"]["transfer_exposed_s"]["max_absolute_s"] == pytest.approx(0.1)
+    assert found["parts"]["transfer_exposed_s"]["max_absolute_s"] == pytest.approx(0.2)
     assert found["parts"]["queue_s"]["max_absolute_s"] == 0.0
     assert found["worst"][0]["largest_part"] == "transfer_exposed_s"
 

@@ -76,6 +76,13 @@ def test_a_flow_that_fell_behind_its_stream_catches_up():
     assert done == pytest.approx([10.1, 6.0, 6.0])
 
 
+def test_what_a_flow_gives_back_when_it_has_caught_up_goes_to_the_others():
+    # thirds until c is gone at 3 s; then 5 each, a catches up at 5 s and needs 4, so b goes on at 6
+    grows = (Piece(-math.inf, 0.0, 0.0, 0.0), Piece(0.0, 0.0, 4.0, 10.0), Piece(10.0, 40.0, 0.0, math.inf))
+    done, _ = run([10.0], [(0.0, (0,), grows), (0.0, (0,), all_at(0.0, 50.0)), (0.0, (0,), all_at(0.0, 10.0))])
+    assert done == pytest.approx([10.0, 10.0, 3.0])
+
+
 def test_every_link_carries_exactly_the_bytes_of_its_flows():
     flows = [(0.0, (0,), all_at(0.0, 60.0)), (0.5, (0, 1), all_at(0.7, 10.0)), (1.0, (1,), all_at(0.0, 30.0))]
     _, network = run([10.0, 4.0], flows)
