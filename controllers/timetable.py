@@ -84,11 +84,13 @@ class Timetable:
     def bring_forward(self, window: Window, live_min_s: float, now_s: float) -> None:
         """Let a booked window be live at `live_min_s`, or as soon after it as what stands before it allows.
 
-        Never later than planned, and nothing else moves.
+        Never later than planned, and nothing else moves. A window that is not booked (any more) stays as it is.
         """
+        if window.state != "booked":
+            return
         dark_s = self.dark_s if window.needs_switch else 0.0
         start_s = max(now_s, self._free_s(window), live_min_s - dark_s)
-        if window.state == "booked" and start_s < window.start_s - SAME_INSTANT_S:
+        if start_s < window.start_s - SAME_INSTANT_S:
             self._move(window, start_s)
 
     def end(self, window: Window, state: str, reason: str, now_s: float, *, switch_failed: bool = False) -> None:
