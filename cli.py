@@ -366,7 +366,8 @@ def _validate(directory: RunDirectory, write_to: Path) -> None:
         written = write_json(write_to / "validation.json", document)
     except (ArtifactError, SpecError, TraceError, ValidationError) as error:
         _fail(str(error), BAD_INPUT)
-    console = Console(highlight=False)
+    # twelve columns: a figure cut short would be worse than a line that wraps
+    console = Console(highlight=False, width=max(Console().width, 140))
     console.print(residual_table(document))
     for limitation in document["limitations"]:
         console.print(f"known limitation: {limitation}", soft_wrap=True)

@@ -21,8 +21,8 @@ from simulation.constants import Constants, from_fidelity
 from simulation.experiment_run import predict
 
 LIMITATIONS = (
-    "fluid flows: no slow start, no queue, no retransmission or timeout; a transfer of a few hundred emulated kB "
-    "takes 1-2 % longer in packets",
+    "fluid flows: no slow start, no queue, no retransmission or timeout, and no last packet that a shaper lets out "
+    "early: a transfer differs by a millisecond or two whatever its size",
     "links are shared max-min fair by flow and at once; the emulation shares them by source address (deficit round "
     "robin over 16 classes) and TCP needs some round trips to find its share",
     "constants are medians: the spread of control, switching and timers is not modelled",
