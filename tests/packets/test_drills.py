@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from namespaces import inside
 
 from emulation.ledger import BASE, dead_runs
 from emulation.processes import start_ticks
@@ -125,7 +126,9 @@ class Bystander:
         assert {pid: start_ticks(pid) for pid in self.daemons} == self.daemons, "the other Open vSwitch has died"
         assert self._vsctl("list-br") == "foreign0\n"
         assert self._vsctl("list-ports", "foreign0") == "foreign-port\n"
-        links = subprocess.run(["ip", "-n", self.names[0], "link", "show", "plane0"], capture_output=True, check=False)
+        links = subprocess.run(
+            [*inside(self.names[0]), "ip", "link", "show", "plane0"], capture_output=True, check=False
+        )
         assert links.returncode == 0, "the foreign bridge is gone"
 
     def _vsctl(self, *words: str) -> str:
@@ -143,8 +146,8 @@ def bystander() -> Iterator[Bystander]:
     try:
         for name in names:
             subprocess.run(["ip", "netns", "add", name], check=True)
-        subprocess.run(["ip", "-n", names[0], "link", "add", "plane0", "type", "bridge"], check=True)
-        subprocess.run(["ip", "-n", names[1], "link", "add", "foreign-port", "type", "veth"], check=True)
+        subprocess.run([*inside(names[0]), "ip", "link", "add", "plane0", "type", "bridge"], check=True)
+        subprocess.run([*inside(names[1]), "ip", "link", "add", "foreign-port", "type", "veth"], check=True)
         schema = "/usr/share/openvswitch/vswitch.ovsschema"
         subprocess.run(["ovsdb-tool", "create", f"{directory}/conf.db", schema], check=True, env=environment)
         quiet = ["-vconsole:off", "-vsyslog:off", "-vfile:off"]
@@ -152,7 +155,7 @@ def bystander() -> Iterator[Bystander]:
             ["ovsdb-server", f"{directory}/conf.db", f"--remote=punix:{directory}/db.sock", "--unixctl=none"],
             ["ovs-vswitchd", f"unix:{directory}/db.sock", f"--unixctl={directory}/vswitchd.ctl"],
         ):
-            words = ["ip", "netns", "exec", names[1], *command, *quiet]
+            words = [*inside(names[1]), *command, *quiet]
             processes.append(subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL))
             deadline_s = time.monotonic() + 10
             while not (directory / ("db.sock" if len(processes) == 1 else "vswitchd.ctl")).exists():
