@@ -69,6 +69,8 @@ def test_a_file_of_each_format_is_replayed_over_packets_and_circuits(tmp_path: P
     done = subprocess.run(
         [sys.executable, str(ROOT / "cli.py"), *command], cwd=ROOT, capture_output=True, text=True, timeout=110
     )
+    if "of its rate; 3 % is allowed" in done.stderr:
+        pytest.skip(f"this machine cannot carry its links now: {done.stderr}")
     assert done.returncode in (0, MACHINE_TOO_BUSY), done.stdout + done.stderr
     directory = RunDirectory.open(tmp_path / "out")
     arrivals = []

@@ -24,6 +24,7 @@ PREFILL_MS, HEAD_AND_TAIL_MS = 190.8682, 121.4236
 REPEATS, SPACING_S = 7, 0.9
 TOLERANCE = 0.03
 ATTEMPTS = 3
+LINK_OFF = "of its rate; 3 % is allowed"
 
 
 def turns(repeats: int, spacing_s: float, offsets_ms: Sequence[float] = (0.0,)) -> tuple[Request, ...]:
@@ -44,13 +45,25 @@ def turns(repeats: int, spacing_s: float, offsets_ms: Sequence[float] = (0.0,)) 
     )
 
 
+def without_noise(measure: Callable[[], FabricResult]) -> FabricResult:
+    """Measure, up to three times where the probes before the clock say that the machine cannot carry its links now."""
+    for _ in range(ATTEMPTS):
+        result = measure()
+        if not (result.failure and LINK_OFF in result.failure):
+            return result
+    pytest.skip(f"this machine cannot carry its links now: {result.failure}")
+
+
 def run(ledger: RunLedger, logs: Path, requests: Sequence[Request], fabric: int, *overrides: str) -> FabricResult:
     experiment = load(DEMO, overrides)
     plan = FabricPlan(experiment, experiment.fabrics[fabric], 1, tuple(requests))
-    messages: list[str] = []
-    result = FabricRun(
-        plan, ledger, choose_datapath(), report=messages.append, progress=lambda *state: None, keep_logs=logs
-    ).run()
+
+    def measure() -> FabricResult:
+        return FabricRun(
+            plan, ledger, choose_datapath(), report=lambda step: None, progress=lambda *state: None, keep_logs=logs
+        ).run()
+
+    result = without_noise(measure)
     assert result.failure is None
     assert set(result.frames.requests["status"]) == {"completed"}, result.frames.requests
     assert not result.frames.inconsistencies
@@ -62,8 +75,11 @@ def check(
     expected_ms: Mapping[str, float],
     also: Callable[[FabricResult], None] | None = None,
 ) -> None:
-    """The median TTFT of r1 (and r2) is as expected; a busy machine gets two more tries, a wrong one fails all."""
-    said = []
+    """The median TTFT of r1 (and r2) is as expected; a busy machine gets two more tries, a wrong one fails all.
+
+    Where no try was `valid` by its own verdict, its figure is not to be relied on, for or against: the test is skipped.
+    """
+    said, verdicts = [], set()
     for _ in range(ATTEMPTS):
         result = measure()
         if also:
@@ -75,7 +91,10 @@ def check(
         }
         if all(abs(found_ms[which] / expected - 1) <= TOLERANCE for which, expected in expected_ms.items()):
             return
+        verdicts.add(result.fidelity["verdict"])
         said.append(f"measured {found_ms} ms ({result.fidelity['verdict']}: {result.fidelity['reasons']})")
+    if "valid" not in verdicts:
+        pytest.skip(f"the machine was too busy in each of {ATTEMPTS} tries: {'; '.join(said)}")
     raise AssertionError(f"expected {expected_ms} ms within {TOLERANCE:.0%}: " + "; ".join(said))
 
 
