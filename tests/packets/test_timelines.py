@@ -21,7 +21,7 @@ from workloads.request import Request
 
 DEMO = Path(__file__).resolve().parents[2] / "experiments" / "demo.yaml"
 PREFILL_MS, HEAD_AND_TAIL_MS = 190.8682, 121.4236
-REPEATS, SPACING_S = 7, 0.9
+REPEATS, SPACING_S = 5, 0.9
 TOLERANCE = 0.03
 ATTEMPTS = 3
 LINK_OFF = "of its rate; 3 % is allowed"
