@@ -70,12 +70,20 @@ def wait_for(run: subprocess.Popen[str], text: str, timeout_s: float = 30.0) -> 
             return seen
         if not line and run.poll() is not None:
             break
+    skip_where_links_fail(seen)
     raise AssertionError(f"{text!r} did not appear in:\n{seen}")
+
+
+def skip_where_links_fail(output: str) -> None:
+    """A run that its own probes refused says nothing about what this test looks at."""
+    if "of its rate; 3 % is allowed" in output:
+        pytest.skip(f"this machine cannot carry its links now: {output[-600:]}")
 
 
 def test_a_short_run_writes_every_artifact(tmp_path: Path) -> None:
     run = heliograph("run", "experiments/demo.yaml", *SHORT, "--pcap", "--artifact-dir", str(tmp_path / "out"))
     output, _ = run.communicate(timeout=120)
+    skip_where_links_fail(output)
     assert run.returncode in (0, MACHINE_TOO_BUSY), output
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert [(entry["name"], entry["fabric"]) for entry in summary["runs"]] == [
