@@ -20,6 +20,7 @@ from results.artifacts import RunDirectory
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = ["--set", "workload.window_s=6", "--set", "workload.warmup_s=2"]
 MACHINE_TOO_BUSY = 3
+LINK_OFF = "of its rate; 3 % is allowed"
 MARK = f"HELIOGRAPH_TEST={os.getpid()}-{time.monotonic_ns()}"
 
 
@@ -76,16 +77,20 @@ def wait_for(run: subprocess.Popen[str], text: str, timeout_s: float = 30.0) -> 
 
 def skip_where_links_fail(output: str) -> None:
     """A run that its own probes refused says nothing about what this test looks at."""
-    if "of its rate; 3 % is allowed" in output:
+    if LINK_OFF in output:
         pytest.skip(f"this machine cannot carry its links now: {output[-600:]}")
 
 
 def test_a_short_run_writes_every_artifact(tmp_path: Path) -> None:
-    run = heliograph("run", "experiments/demo.yaml", *SHORT, "--pcap", "--artifact-dir", str(tmp_path / "out"))
-    output, _ = run.communicate(timeout=120)
-    skip_where_links_fail(output)
+    # The one test of whole runs that is never skipped: were the probes themselves wrong, it would say so.
+    for attempt in range(3):
+        out = tmp_path / f"out{attempt}"
+        run = heliograph("run", "experiments/demo.yaml", *SHORT, "--pcap", "--artifact-dir", str(out))
+        output, _ = run.communicate(timeout=120)
+        if LINK_OFF not in output:
+            break
     assert run.returncode in (0, MACHINE_TOO_BUSY), output
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    summary = json.loads((out / "summary.json").read_text())
     assert [(entry["name"], entry["fabric"]) for entry in summary["runs"]] == [
         ("eps-2to1-ecmp", "eps"),
         ("ocs-25ms", "ocs"),
@@ -95,7 +100,7 @@ def test_a_short_run_writes_every_artifact(tmp_path: Path) -> None:
     assert len(offered) == 1, "every fabric sees and completes the same requests"
     assert summary["runs"][0]["requests"]["failed"] == 0
     assert (run.returncode == 0) == all(entry["verdict"] != "invalid" for entry in summary["runs"])
-    directory = RunDirectory.open(tmp_path / "out")
+    directory = RunDirectory.open(out)
     arrivals = []
     for entry in summary["runs"]:
         requests = directory.table(entry["name"], 1, "requests")
@@ -105,19 +110,19 @@ def test_a_short_run_writes_every_artifact(tmp_path: Path) -> None:
         links = directory.table(entry["name"], 1, "links")
         assert links["tx_bytes"].sum() > directory.table(entry["name"], 1, "transfers")["emulated_bytes"].sum()
         arrivals.append(requests["arrival_s"].tolist())
-        audit = json.loads((tmp_path / "out" / entry["name"] / "seed1" / "fidelity.json").read_text())["audit"]
+        audit = json.loads((out / entry["name"] / "seed1" / "fidelity.json").read_text())["audit"]
         assert audit["violations"] == []
         transfers = directory.table(entry["name"], 1, "transfers")
         assert audit["payload_bytes"] == transfers["emulated_bytes"].sum()
         assert (audit["flows"] or audit["reconfigurations"]) > 0
-        assert list((tmp_path / "out" / entry["name"] / "seed1" / "pcap").glob("*.pcap"))
+        assert list((out / entry["name"] / "seed1" / "pcap").glob("*.pcap"))
     assert arrivals[0] == arrivals[1] == arrivals[2]
     circuits = directory.table("ocs-25ms-no-reuse", 1, "circuits")
     assert circuits["needs_switch"].all()
     steps = circuits[["remove_s", "barrier_s", "purge_s", "dark_wait_s", "install_s", "barrier2_s", "purge2_s"]]
     assert (steps.sum(axis=1) >= 0.025).all()
-    assert "plotly" in (tmp_path / "out" / "report.html").read_text()[:6_000_000].lower()
-    assert yaml.safe_load((tmp_path / "out" / "config.yaml").read_text())["name"] == "demo"
+    assert "plotly" in (out / "report.html").read_text()[:6_000_000].lower()
+    assert yaml.safe_load((out / "config.yaml").read_text())["name"] == "demo"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

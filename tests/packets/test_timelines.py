@@ -23,7 +23,7 @@ DEMO = Path(__file__).resolve().parents[2] / "experiments" / "demo.yaml"
 PREFILL_MS, HEAD_AND_TAIL_MS = 190.8682, 121.4236
 REPEATS, SPACING_S = 5, 0.9
 TOLERANCE = 0.03
-ATTEMPTS = 3
+ATTEMPTS, TTFT_ATTEMPTS = 3, 5
 LINK_OFF = "of its rate; 3 % is allowed"
 
 
@@ -75,12 +75,13 @@ def check(
     expected_ms: Mapping[str, float],
     also: Callable[[FabricResult], None] | None = None,
 ) -> None:
-    """The median TTFT of r1 (and r2) is as expected; a busy machine gets two more tries, a wrong one fails all.
+    """The median TTFT of r1 (and r2) is as expected; a busy machine gets more tries, a wrong one fails all.
 
-    Where no try was `valid` by its own verdict, its figure is not to be relied on, for or against: the test is skipped.
+    Skipped only where in every try others took the processors (CPU full, or stolen by the hypervisor): what our own
+    code could be guilty of, such as a slow reconfiguration, fails.
     """
-    said, verdicts = [], set()
-    for _ in range(ATTEMPTS):
+    said, taken = [], []
+    for _ in range(TTFT_ATTEMPTS):
         result = measure()
         if also:
             also(result)
@@ -91,10 +92,10 @@ def check(
         }
         if all(abs(found_ms[which] / expected - 1) <= TOLERANCE for which, expected in expected_ms.items()):
             return
-        verdicts.add(result.fidelity["verdict"])
+        taken.append(any(reason.startswith("CPU") for reason in result.fidelity["reasons"]))
         said.append(f"measured {found_ms} ms ({result.fidelity['verdict']}: {result.fidelity['reasons']})")
-    if "valid" not in verdicts:
-        pytest.skip(f"the machine was too busy in each of {ATTEMPTS} tries: {'; '.join(said)}")
+    if all(taken):
+        pytest.skip(f"others took the processors in each of {TTFT_ATTEMPTS} tries: {'; '.join(said)}")
     raise AssertionError(f"expected {expected_ms} ms within {TOLERANCE:.0%}: " + "; ".join(said))
 
 
