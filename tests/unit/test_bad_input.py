@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import cli
+from commands import packets
 from experiments.spec import SpecError, load
 
 DEMO = Path(__file__).parents[2] / "experiments" / "demo.yaml"
@@ -229,7 +230,7 @@ def accepted_or_refused(path: Path, *overrides: str) -> bool:
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         try:
-            cli.run(path, list(overrides), dry_run=True)
+            packets.run(path, list(overrides), dry_run=True)
         except typer.Exit as done:
             code = done.exit_code
     assert code in (0, BAD_INPUT), output.getvalue()

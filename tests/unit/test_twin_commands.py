@@ -15,6 +15,7 @@ from twin_cases import EPS, OCS, experiment
 from typer.testing import CliRunner
 
 import cli
+from commands.packets import with_twin
 from results.artifacts import RunDirectory
 from results.residuals import residuals
 from results.table import summary_text
@@ -160,7 +161,7 @@ def test_a_twin_that_fails_costs_a_line_and_no_run(case_file, tmp_path, capsys):
     directory = RunDirectory.open(tmp_path / "out")
     (tmp_path / "out" / "eps" / "seed1" / "transfers.csv").write_text("nonsense\n")
     summary = directory.summary()
-    assert cli._with_twin(directory, summary) == summary
+    assert with_twin(directory, summary) == summary
     assert "the twin made no prediction" in capsys.readouterr().err
 
 

@@ -1,0 +1,1 @@
+"""The commands of `./heliograph`, a module for each group of them; cli.py only names them."""

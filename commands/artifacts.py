@@ -1,0 +1,40 @@
+"""`heliograph report` and `compare`: what finished runs say, from their artifacts alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from commands.door import BAD_INPUT, fail
+
+
+def report(run_directory: Annotated[Path, typer.Argument(help="directory of a run")]) -> None:
+    """Write report.html again, from the artifacts alone."""
+    from results.artifacts import ArtifactError
+    from results.report import write_report
+
+    try:
+        typer.echo(write_report(run_directory))
+    except ArtifactError as error:
+        fail(str(error), BAD_INPUT)
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(help="directory of a run")],
+    second: Annotated[Path, typer.Argument(help="directory of another")],
+    different_arrivals: Annotated[
+        bool, typer.Option(help="compare although the two runs did not see the same arrivals")
+    ] = False,
+) -> None:
+    """Two runs side by side, from their artifacts alone."""
+    from rich.console import Console
+
+    from results.artifacts import ArtifactError
+    from results.compare import compare as compare_runs
+
+    try:
+        Console().print(compare_runs(first, second, allow_different_arrivals=different_arrivals))
+    except ArtifactError as error:
+        fail(str(error), BAD_INPUT)

@@ -1,0 +1,42 @@
+"""What every command shares: its usual arguments, its exit codes, and how it refuses."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+ROOT = Path(__file__).resolve().parents[1]
+
+#: Exit codes beside 0 (done; verdicts may be degraded) and 1 (failed).
+BAD_INPUT, INVALID, INTERRUPTED = 2, 3, 130
+
+ExperimentFile = Annotated[Path, typer.Argument(help="experiment file (YAML)", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="path.to.key=value", help="override a key of the file; list items by index"),
+]
+Seed = Annotated[int | None, typer.Option(help="run with this seed instead of the file's")]
+ArtifactDir = Annotated[
+    Path | None, typer.Option(help="where to write the artifacts (new or empty; default results/runs/TIME-NAME)")
+]
+
+
+def give_back(path: Path) -> None:
+    """What sudo wrote belongs to whoever called sudo: `report` needs no root afterwards."""
+    owner, group = os.environ.get("SUDO_UID"), os.environ.get("SUDO_GID")
+    if os.geteuid() == 0 and owner and group and owner.isdigit() and group.isdigit():
+        for place in (path, *path.rglob("*")):
+            os.chown(place, int(owner), int(group), follow_symlinks=False)
+
+
+def need_root(why: str) -> None:
+    if os.geteuid():
+        fail(f"{why}: run it with sudo")
+
+
+def fail(message: str, code: int = 1) -> NoReturn:
+    typer.echo(f"heliograph: {message}", err=True)
+    raise typer.Exit(code)

@@ -1,0 +1,110 @@
+"""`heliograph demo` and `run`: experiments with real packets, the twin's prediction beside them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from commands.check import checked
+from commands.door import (
+    BAD_INPUT,
+    INVALID,
+    ROOT,
+    ArtifactDir,
+    ExperimentFile,
+    Overrides,
+    Seed,
+    fail,
+    give_back,
+    need_root,
+)
+
+if TYPE_CHECKING:
+    from results.artifacts import RunDirectory
+    from results.summary import Summary
+
+DEMO = ROOT / "experiments" / "demo.yaml"
+
+
+def demo(artifact_dir: ArtifactDir = None) -> None:
+    """Circuits against ECMP with the same arrivals: runs experiments/demo.yaml, prints the table, writes the report."""
+    run_packets(DEMO, [], None, artifact_dir, dry_run=False)
+
+
+def run(
+    experiment: ExperimentFile,
+    overrides: Overrides = None,
+    seed: Seed = None,
+    artifact_dir: ArtifactDir = None,
+    dry_run: Annotated[bool, typer.Option(help="check the file and say what would run; needs no root")] = False,
+    pcap: Annotated[
+        bool,
+        typer.Option("--pcap", help="capture the KV packets (Wireshark opens the files) and audit the run by them"),
+    ] = False,
+) -> None:
+    """Run an experiment with real packets (root)."""
+    run_packets(experiment, overrides or [], seed, artifact_dir, dry_run=dry_run, pcap=pcap)
+
+
+def run_packets(
+    path: Path, overrides: list[str], seed: int | None, artifact_dir: Path | None, *, dry_run: bool, pcap: bool = False
+) -> RunDirectory:
+    """Run an experiment, its twin after it, and print the table; returns where the artifacts are."""
+    experiment = checked(path, overrides, seed, dry_run=dry_run, emulated=True)
+    need_root("a run makes network namespaces")
+
+    from rich.console import Console
+
+    from emulation.experiment_run import run_experiment
+    from emulation.fabric_run import RunFailed
+    from emulation.interrupts import Interrupted
+    from emulation.ledger import LedgerError
+    from emulation.netns import NamespaceError
+    from emulation.ovs import OpenVSwitchError
+    from emulation.preflight import can_run, capabilities, choose_datapath, doctor_table
+    from emulation.testbed import TestbedError
+    from results.artifacts import ArtifactError, RunDirectory
+    from results.table import print_summary
+
+    console = Console(highlight=False)
+    found_capabilities = capabilities()
+    if not can_run(found_capabilities):
+        console.print(doctor_table(found_capabilities))
+        fail("this machine cannot run an experiment: see the table for what is missing and the remedy")
+    try:
+        directory = RunDirectory.create(experiment.name, artifact_dir=artifact_dir)
+    except ArtifactError as error:
+        fail(str(error), BAD_INPUT)
+    try:
+        summary = run_experiment(
+            experiment, directory, datapath=choose_datapath(), argv=sys.argv, console=console, pcap=pcap
+        )
+    except Interrupted as error:
+        fail(
+            f"{error}: everything the run had made is removed; what was measured is in {directory.path}",
+            128 + error.number,
+        )
+    except (RunFailed, LedgerError, NamespaceError, OpenVSwitchError, TestbedError, ArtifactError) as error:
+        fail(f"{error}\neverything the run had made is removed")
+    print_summary(with_twin(directory, summary))
+    give_back(directory.path)
+    console.print(f"report: {directory.path / 'report.html'}", soft_wrap=True)
+    if any(entry.verdict == "invalid" for entry in summary.runs):
+        raise typer.Exit(INVALID)
+    return directory
+
+
+def with_twin(directory: RunDirectory, summary: Summary) -> Summary:
+    """The summary with the twin's prediction; a twin that fails costs a line, never a run."""
+    from results.report import write_report
+    from simulation.validation import predict_beside
+
+    try:
+        summary = predict_beside(directory)
+        write_report(directory.path)
+    except Exception as error:
+        typer.echo(f"heliograph: the twin made no prediction: {type(error).__name__}: {error}", err=True)
+    return summary

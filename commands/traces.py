@@ -1,0 +1,78 @@
+"""`heliograph trace` and `fit`: what a trace or measured prefills would make of an experiment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from commands.door import BAD_INPUT, fail
+
+
+def trace(
+    file: Annotated[Path, typer.Argument(help="trace file: plain, gzip or zstd", show_default=False)],
+    source: Annotated[str, typer.Option(help="its format; auto recognises it by content")] = "auto",
+    cluster: Annotated[
+        Path | None, typer.Option(metavar="EXPERIMENT.yaml", help="also say what this experiment's cluster would see")
+    ] = None,
+    max_context_tokens: Annotated[int, typer.Option(min=2, help="longer requests are dropped and counted")] = 131_072,
+    as_json: Annotated[bool, typer.Option("--json", help="as JSON, in real units")] = False,
+) -> None:
+    """What would be replayed of a trace: rows, percentiles of tokens, prefix hits, load and KV demand of a cluster."""
+    import json
+
+    from experiments.spec import SpecError, load
+    from workloads.traces.formats import SOURCES, open_trace
+    from workloads.traces.summary import Server, lines, summarise
+    from workloads.traces.trace import TraceError
+
+    if source not in SOURCES:
+        fail(f"--source {source!r} is no trace format (allowed: {', '.join(SOURCES)})", BAD_INPUT)
+    try:
+        server = None
+        if cluster is not None:
+            experiment = load(cluster)
+            server = Server(experiment.cluster.prefill_instances, experiment.timing, experiment.kv)
+        reading = open_trace(file, source, max_context_tokens=max_context_tokens)
+        found = summarise(reading, server)
+    except (SpecError, TraceError) as error:
+        fail(str(error), BAD_INPUT)
+    typer.echo(json.dumps(found, indent=2) if as_json else "\n".join(lines(found, reading.report().lines())))
+
+
+def fit(
+    file: Annotated[Path, typer.Argument(help="CSV of measured prefills with the columns new, cached, ms")],
+    tp: Annotated[int, typer.Option(min=1, help="tensor-parallel ranks that were measured")],
+    chunk_tokens: Annotated[int, typer.Option(min=1, help="most new tokens of one chunk")] = 2048,
+    output: Annotated[
+        Path | None, typer.Option(help="timing file to write (default: FILE with .yaml; never overwritten)")
+    ] = None,
+) -> None:
+    """Fit a prefill timing model to measurements, and write it as a file that prefill.timing takes."""
+    from results.artifacts import ArtifactError, write_text
+    from workloads.prefill_fit import FitError, read_samples, timing_yaml
+    from workloads.prefill_fit import fit as fit_timing
+
+    target = output or file.with_suffix(".yaml")
+    if target.suffix not in (".yaml", ".yml"):
+        fail(f"--output {target}: prefill.timing takes a file ending in .yaml; name it so", BAD_INPUT)
+    if target.exists():
+        fail(f"{target} exists: name another file with --output, or remove it", BAD_INPUT)
+    try:
+        found = fit_timing(read_samples(file), chunk_tokens=chunk_tokens, where=str(file))
+        write_text(target, timing_yaml(found, tp=tp, source=file.name))
+    except FitError as error:
+        fail(str(error), BAD_INPUT)
+    except ArtifactError as error:
+        fail(f"{error}; name another file with --output", BAD_INPUT)
+    timing, worst = found.timing, found.worst
+    typer.echo(
+        f"T_ms = max({timing.floor_ms:.4g}, {timing.t0_ms:.4g} + {timing.a_ms_per_token:.4g} n + "
+        f"{timing.b_ms_per_token2:.4g} n (c + n/2))"
+    )
+    typer.echo(
+        f"{found.rows} rows, relative error: median {found.median_error:.2%}, p95 {found.p95_error:.2%}, maximum "
+        f"{found.max_error:.2%} (new {worst.new_tokens}, cached {worst.cached_tokens}, {worst.ms:g} ms)"
+    )
+    typer.echo(f"written to {target}: use it with --set prefill.timing={target}")

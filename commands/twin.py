@@ -1,0 +1,95 @@
+"""`heliograph simulate` and `validate`: what ideal flows would have done, and what the packets did beside it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from commands.check import checked
+from commands.door import BAD_INPUT, ArtifactDir, ExperimentFile, Overrides, Seed, fail
+from commands.packets import run_packets
+
+if TYPE_CHECKING:
+    from results.artifacts import RunDirectory
+
+
+def simulate(
+    experiment: ExperimentFile,
+    overrides: Overrides = None,
+    seed: Seed = None,
+    artifact_dir: ArtifactDir = None,
+    dry_run: Annotated[bool, typer.Option(help="check the file and say what would run")] = False,
+    constants: Annotated[
+        Path | None, typer.Option(help="delays to add: fidelity.json of a run, or a YAML file of constants")
+    ] = None,
+) -> None:
+    """Predict an experiment with ideal flows in virtual time: the same artifacts as run, no root, no network."""
+    from results.artifacts import ArtifactError, RunDirectory
+    from results.table import print_summary
+    from simulation.constants import Constants, ConstantsError, read_constants
+    from simulation.experiment_run import simulate_experiment
+
+    found = checked(experiment, overrides or [], seed, dry_run=dry_run)
+    try:
+        delays = Constants() if constants is None else read_constants(constants)
+        directory = RunDirectory.create(found.name, artifact_dir=artifact_dir)
+        summary = simulate_experiment(found, directory, argv=sys.argv, constants=delays, report=typer.echo)
+    except (ArtifactError, ConstantsError) as error:
+        fail(str(error), BAD_INPUT)
+    print_summary(summary)
+    typer.echo(f"report: {directory.path / 'report.html'}")
+
+
+def validate(
+    experiment: Annotated[Path | None, typer.Argument(help="experiment file (YAML)", show_default=False)] = None,
+    overrides: Overrides = None,
+    seed: Seed = None,
+    artifact_dir: ArtifactDir = None,
+    run: Annotated[
+        Path | None,
+        typer.Option("--run", metavar="DIR", help="compare this finished run instead of making one (no root)"),
+    ] = None,
+) -> None:
+    """Run an experiment with real packets (root) and on the twin, and say what they disagree on."""
+    from results.artifacts import ArtifactError, RunDirectory
+
+    if (experiment is None) == (run is None):
+        fail("give an experiment file to run, or --run DIR of a finished run", BAD_INPUT)
+    if experiment is not None:
+        directory = run_packets(experiment, overrides or [], seed, artifact_dir, dry_run=False)
+        _write_residuals(directory, directory.path)
+        return
+    assert run is not None
+    if overrides or seed is not None:
+        fail("--run takes the experiment and the seeds of that run: leave out --set and --seed", BAD_INPUT)
+    try:
+        finished = RunDirectory.open(run)
+    except ArtifactError as error:
+        fail(str(error), BAD_INPUT)
+    if artifact_dir is not None and not artifact_dir.is_dir():
+        fail(f"--artifact-dir {artifact_dir} is no directory: make it, or leave it out", BAD_INPUT)
+    _write_residuals(finished, artifact_dir or finished.path)
+
+
+def _write_residuals(directory: RunDirectory, write_to: Path) -> None:
+    from rich.console import Console
+
+    from experiments.spec import SpecError
+    from results.artifacts import ArtifactError, write_json
+    from simulation.validation import ValidationError, residual_table, validate
+    from workloads.traces.trace import TraceError
+
+    try:
+        document, _ = validate(directory)
+        written = write_json(write_to / "validation.json", document)
+    except (ArtifactError, SpecError, TraceError, ValidationError) as error:
+        fail(str(error), BAD_INPUT)
+    # twelve columns: a figure cut short would be worse than a line that wraps
+    console = Console(highlight=False, width=max(Console().width, 140))
+    console.print(residual_table(document))
+    for limitation in document["limitations"]:
+        console.print(f"known limitation: {limitation}", soft_wrap=True)
+    console.print(f"residuals: {written}", soft_wrap=True)
