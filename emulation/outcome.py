@@ -1,0 +1,103 @@
+"""What came out of one run, however it ended: every offered request accounted for, links counted, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from emulation.evidence import gather
+from emulation.fabric_plan import FabricPlan
+from emulation.fidelity import judge
+from emulation.interrupts import Interrupted
+from emulation.machine import MachineUse
+from emulation.packet_audit import audit_run, described
+from emulation.parts import Parts
+from emulation.paths import PathProbe
+from results.merge import Frames, merge
+from results.schema import LINKS
+
+NEVER_SENT = "never sent: the run ended before its clock started"
+
+
+@dataclass
+class FabricResult:
+    """What came out; `failure` tells why a run ended early (its tables then hold what was reached), `interrupted` that
+    a signal did it."""
+
+    frames: Frames
+    links: pd.DataFrame
+    fidelity: dict[str, Any]
+    failure: str | None
+    interrupted: Interrupted | None = None
+    timings_s: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Seen:
+    """What a run saw of itself up to its end. `t0_s`: CLOCK_MONOTONIC of the clock's zero, None before it; `errors`:
+    of the agents until the replay was over (None: it was not), later ones only tell that the others have gone."""
+
+    t0_s: float | None = None
+    probe: PathProbe | None = None
+    excess_s: float | None = None
+    machine: MachineUse | None = None
+    errors: Sequence[dict[str, Any]] | None = None
+
+
+def collect(plan: FabricPlan, parts: Parts, seen: Seen, failure: str | None, datapath: str) -> FabricResult:
+    """End agents and controller, and put together what they recorded. Raises nothing that the network's state could
+    cause: whatever broke it must not cost the records."""
+    rows: list[dict[str, Any]] = []
+    faults = [] if failure is None else [failure]
+    started, has_agents = seen.t0_s is not None, parts.has_agents
+    errors = list(parts.fleet.errors) if seen.errors is None and has_agents else list(seen.errors or ())
+    lost = parts.stop_agents()
+    if parts.built:
+        try:
+            rows = parts.testbed.counters()
+            parts.testbed.verify()
+        except Exception as error:
+            faults.append(f"after the run: {error}")
+    events = parts.stop_controller()
+    records = parts.fleet.records if has_agents and started else never_sent(plan)
+    frames = merge(
+        records,
+        events,
+        [asdict(request) for request in plan.requests],
+        kind=plan.fabric.kind,
+        rate_scale=plan.scale.rate_scale,
+        ranks=None if plan.fabric.kind == "none" else plan.experiment.cluster.gpus_per_instance,
+    )
+    audit: dict[str, Any] = {}
+    if parts.captures is not None and seen.t0_s is not None and parts.captures.files:
+        found = audit_run(plan, parts.cluster, parts.captures, frames, events, t0_monotonic_s=seen.t0_s)
+        audit = {"audit": described(found, lost)}
+        faults += [f"packet audit: {violation}" for violation in found.violations[:3]]
+        if len(found.violations) > 3:
+            faults.append(f"packet audit: and {len(found.violations) - 3} more")
+    evidence = gather(
+        plan,
+        datapath=datapath if plan.fabric.kind == "ocs" else "none",
+        frames=frames,
+        records=records,
+        errors=errors,
+        controller_events=events,
+        links=rows,
+        probe=seen.probe,
+        excess_s=seen.excess_s,
+        machine=seen.machine,
+        faults=faults,
+    )
+    return FabricResult(frames, LINKS.frame(rows), judge(evidence) | audit, failure)
+
+
+def never_sent(plan: FabricPlan) -> list[dict[str, Any]]:
+    """What the gateway would have said of each request, had its clock started."""
+    return [
+        {"of": "request", "id": request.id, "arrival_s": request.arrival_s, "status": "unfinished"}
+        | {"reason": NEVER_SENT, "sent_s": None, "first_token_s": None, "prefill": None}
+        for request in plan.requests
+    ]
