@@ -23,8 +23,8 @@ class Candidate:
     """A decode instance at the moment of choice.
 
     `unfinished` counts the requests assigned to it whose KV has not arrived; `rank` is 0 for the instance chosen
-    longest ago; `served` tells that it served this session last. `gap()` is when the KV could cross: computed when
-    asked for.
+    longest ago; `served` tells that it served this session last, `previous` that the request before this one of the
+    same prefill instance went to it. `gap()` is when the KV could cross: computed when asked for.
     """
 
     decode: str
@@ -33,6 +33,7 @@ class Candidate:
     served: bool
     wanted_live_s: float
     gap: Callable[[], Gap]
+    previous: bool = False
 
 
 class DecodeChoice(Protocol):
@@ -99,6 +100,25 @@ class SessionAffinity:
         return min(candidates, key=lambda candidate: (not candidate.served, *_load(candidate))).decode
 
 
+class Sticky:
+    """What `CircuitAware` does with circuits, where none has to stand: the decode that the prefill instance used last
+    if it is free in time, else the earliest; ties go to the least loaded. It tells what placement does apart from what
+    circuits do.
+    """
+
+    def choose(self, demand: Demand, candidates: Sequence[Candidate], now_s: float) -> str:
+        """Free: what is on its way to it has arrived by then, at the rate of its link."""
+
+        def live_s(candidate: Candidate) -> float:
+            return max(candidate.gap().live_s, candidate.wanted_live_s)
+
+        for candidate in candidates:
+            if candidate.previous and live_s(candidate) <= candidate.wanted_live_s + SAME_INSTANT_S:
+                return candidate.decode
+        # rounding keeps float noise from overriding the load
+        return min(candidates, key=lambda candidate: (round(live_s(candidate), 9), *_load(candidate))).decode
+
+
 class Random:
     """Uniform, from the experiment's seed."""
 
@@ -117,6 +137,7 @@ BUILT_IN: dict[str, Callable[..., DecodeChoice]] = {
     "session-affinity": SessionAffinity,
     "random": Random,
     "network-aware": NetworkAware,
+    "sticky": Sticky,
 }
 
 

@@ -23,8 +23,8 @@ class PacketPlacement:
         decode_choice: DecodeChoice,
         rate_bytes_per_s: float = math.inf,
     ) -> None:
-        """`rate_bytes_per_s`: of a rank's link. With it a candidate's gap is when its decode would have received what
-        is on its way to it, and then this request's KV."""
+        """`rate_bytes_per_s`: of a rank's link. With it a candidate's gap is live when its decode would have received
+        what is on its way to it, and ends with this request's KV."""
         self._layerwise = transfer == "layerwise"
         self._rate = rate_bytes_per_s
         self._coming_bytes: Counter[str] = Counter()
@@ -38,12 +38,12 @@ class PacketPlacement:
     def prefill_started(self, request_id: str, predicted_end_s: float, now_s: float) -> Placement | None:
         """`layerwise`: the decode is chosen, KV may move."""
         seen = self.requests.advance(request_id, "prefill-started")
-        return self._place(seen, now_s) if self._layerwise else None
+        return self._place(seen, now_s, now_s) if self._layerwise else None
 
     def last_chunk_started(self, request_id: str, predicted_end_s: float, now_s: float) -> Placement:
         """`pull`: the decode is chosen."""
         seen = self.requests.advance(request_id, "last-chunk-started", again=True)
-        return seen.placement or self._place(seen, now_s)
+        return seen.placement or self._place(seen, max(predicted_end_s, now_s), now_s)
 
     def transfer_done(self, request_id: str, part: str, now_s: float) -> None:
         """The decode's load falls with the last part."""
@@ -60,12 +60,12 @@ class PacketPlacement:
         if seen.placement is not None:
             self._coming_bytes[seen.placement.decode] -= _bytes(seen.demand, seen.placement.head_moves)
 
-    def _place(self, seen: SeenRequest, now_s: float) -> Placement:
+    def _place(self, seen: SeenRequest, wanted_live_s: float, now_s: float) -> Placement:
         def gap_to(decode: str, head_moves: bool) -> Gap:
             free_s = now_s + self._coming_bytes[decode] / self._rate
-            return Gap(now_s, now_s, free_s + _bytes(seen.demand, head_moves) / self._rate, stands=True)
+            return Gap(now_s, free_s, free_s + _bytes(seen.demand, head_moves) / self._rate, stands=True)
 
-        placement = self.requests.place(seen, gap_to, lambda head_moves: now_s, now_s)
+        placement = self.requests.place(seen, gap_to, lambda head_moves: wanted_live_s, now_s)
         self._coming_bytes[placement.decode] += _bytes(seen.demand, placement.head_moves)
         if not self._layerwise:
             seen.parts = {"all"}

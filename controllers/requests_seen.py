@@ -38,6 +38,7 @@ class RequestsSeen:
         self._last_chosen = {decode: index - len(decodes) for index, decode in enumerate(decodes)}
         self._choices = 0
         self._session_decode: dict[tuple[str, str], str] = {}
+        self._previous: dict[str, str] = {}
         self._requests: dict[str, SeenRequest] = {}
 
     def admit(self, demand: Demand) -> SeenRequest:
@@ -96,6 +97,7 @@ class RequestsSeen:
                 unfinished=self.unfinished[decode],
                 rank=by_age.index(decode),
                 served=decode == served,
+                previous=decode == self._previous.get(demand.prefill),
                 wanted_live_s=wanted_live_s(head_moves(decode)),
                 gap=lambda decode=decode: gap_to(decode, head_moves(decode)),  # type: ignore[misc]
             )
@@ -116,6 +118,7 @@ class RequestsSeen:
         self._choices += 1
         self._last_chosen[decode] = self._choices
         self.unfinished[decode] += 1
+        self._previous[demand.prefill] = decode
         if demand.session:
             self._session_decode[demand.tenant, demand.session] = decode
         seen.placement = Placement(decode, moves)
@@ -133,6 +136,14 @@ class RequestsSeen:
         seen.parts.discard(part)
         if not seen.parts and seen.state == "last-chunk-started":
             self._finish(seen)
+
+    def placed_from(self, prefill: str) -> list[str]:
+        """Ids of the requests of a prefill instance that have a decode instance and are not over."""
+        return [
+            request_id
+            for request_id, seen in self._requests.items()
+            if seen.demand.prefill == prefill and seen.placement is not None and seen.state != "done"
+        ]
 
     def bury(self, request_id: str) -> SeenRequest:
         """The request died in whatever state; raises UnknownRequest, or OutOfOrder where it had ended."""

@@ -59,10 +59,11 @@ class FabricPlan:
             decode_instances=cluster.decode_instances,
             gpus_per_instance=cluster.gpus_per_instance,
             instances_per_rack=cluster.instances_per_rack,
+            racks=cluster.racks,
             gpus_per_node=self.experiment.gpus_per_node,
             fabric=self.fabric.kind,
             uplinks=self.experiment.uplinks(self.fabric) or None,
-            pooled=isinstance(self.fabric, Eps) and self.fabric.routing == "adaptive",
+            pooled=isinstance(self.fabric, Eps) and self.fabric.routing != "ecmp",
             kv_goodput_bps=self.kv_goodput_bps,
             queue=self.fabric.queue if isinstance(self.fabric, Eps) else "drr",
         )

@@ -14,7 +14,7 @@ from workloads.arrivals import SYNTHETIC, WITHOUT_SESSIONS
 from workloads.kv import kv_model
 
 if TYPE_CHECKING:
-    from experiments.models import Eps, Ocs, Tenant
+    from experiments.models import Eps, Fabric, Ocs, Tenant
     from experiments.spec import Experiment
 
 #: Requests of one tenant if every prefill were the shortest possible; those of real workloads take 50 times as long.
@@ -147,6 +147,7 @@ def _tenant(at: SpecPath, tenant: Tenant) -> Iterator[Issue]:
 
 def _fabrics(experiment: Experiment) -> Iterator[Issue]:
     yield from _unique(("fabrics",), [fabric.name for fabric in experiment.fabrics], "fabric")
+    yield from _unique_once_expanded(experiment.fabrics)
     for i, fabric in enumerate(experiment.fabrics):
         if fabric.kind == "eps":
             yield from _eps(("fabrics", i), fabric, experiment)
@@ -155,8 +156,21 @@ def _fabrics(experiment: Experiment) -> Iterator[Issue]:
             yield from _reachable(("fabrics", i), experiment)
 
 
+def _unique_once_expanded(fabrics: Sequence[Fabric]) -> Iterator[Issue]:
+    """Names that only meet when a fabric becomes one for each of its hash seeds."""
+    owner = {fabric.name: i for i, fabric in enumerate(fabrics)}
+    for i, fabric in enumerate(fabrics):
+        for each in fabric.by_hash_seed() if fabric.kind == "eps" else ():
+            if owner.setdefault(each.name, i) != i:
+                yield Issue(
+                    ("fabrics", i, "name"),
+                    f"{fabric.name!r} with ecmp_seeds becomes {each.name!r}, the name of fabric {owner[each.name]}; "
+                    "give it another",
+                )
+
+
 def _commit(at: SpecPath, fabric: Ocs) -> Iterator[Issue]:
-    if fabric.commit == "none" and fabric.decode_choice in ("circuit-aware", "network-aware"):
+    if fabric.commit == "none" and fabric.decode_choice in ("circuit-aware", "network-aware", "sticky"):
         yield Issue(
             (*at, "decode_choice"),
             f"{fabric.decode_choice!r} chooses by what is booked, and commit none books nothing ahead; "
@@ -168,8 +182,15 @@ def _eps(at: SpecPath, fabric: Eps, experiment: Experiment) -> Iterator[Issue]:
     if fabric.decode_choice == "circuit-aware":
         yield Issue(
             (*at, "decode_choice"),
-            "'circuit-aware' chooses by standing circuits and an eps has none; use least-loaded",
+            "'circuit-aware' chooses by standing circuits and an eps has none; use sticky or least-loaded",
         )
+    if (fabric.queue == "priority") != (fabric.routing == "srpt"):
+        yield Issue(
+            (*at, "queue"),
+            f"{fabric.queue!r} with routing {fabric.routing}: srpt needs priority, and priority needs srpt; "
+            "remove queue",
+        )
+    yield from _hash_seeds(at, fabric)
     ports = experiment.cluster.instances_per_rack * experiment.cluster.gpus_per_instance
     if (fabric.oversubscription is None) == (fabric.uplinks is None):
         yield Issue((*at, "oversubscription"), "give either oversubscription or uplinks, and only one of them")
@@ -187,6 +208,15 @@ def _eps(at: SpecPath, fabric: Eps, experiment: Experiment) -> Iterator[Issue]:
                 f"{fabric.oversubscription:g} gives {uplinks:.4g} uplinks for the {ports} GPU links of a rack, not a "
                 f"whole number; give uplinks: {near} ({ports / near:.4g}:1) instead",
             )
+
+
+def _hash_seeds(at: SpecPath, fabric: Eps) -> Iterator[Issue]:
+    if fabric.ecmp_seeds is None:
+        return
+    if fabric.routing != "ecmp":
+        yield Issue((*at, "ecmp_seeds"), f"{fabric.ecmp_seeds}: routing {fabric.routing} hashes nothing; remove it")
+    elif len(set(fabric.ecmp_seeds)) < len(fabric.ecmp_seeds):
+        yield Issue((*at, "ecmp_seeds"), f"{fabric.ecmp_seeds} names a seed twice; each is one fabric")
 
 
 def _reachable(at: SpecPath, experiment: Experiment) -> Iterator[Issue]:

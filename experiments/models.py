@@ -16,20 +16,25 @@ from workloads.prefill import TIMINGS
 from workloads.synthetic import PROFILES
 from workloads.tenants import CONTEXT_LIMIT_TOKENS, TenantSpec
 
-DECODE_CHOICES = ("circuit-aware", "least-loaded", "round-robin", "session-affinity", "random", "network-aware")
+DECODE_CHOICES = (
+    "circuit-aware",
+    "least-loaded",
+    "round-robin",
+    "session-affinity",
+    "random",
+    "network-aware",
+    "sticky",
+)
 COMMITS = ("last-chunk", "admission", "none")
-NOT_BUILT = "not built yet"
 _PLUGIN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
-def _one_of(what: str, known: Sequence[str], later: Sequence[str] = ()) -> BeforeValidator:
-    """Refuses a word outside `known`, and one of `later` as not built yet."""
+def _one_of(what: str, known: Sequence[str]) -> BeforeValidator:
+    """Refuses a word outside `known`."""
 
     def check(value: Any) -> Any:
         allowed = ", ".join(known)
-        if value in later:
-            raise PydanticCustomError("not_built", f"{what} {value!r} is {NOT_BUILT} (allowed: {allowed})")
         if not isinstance(value, str) or value not in known:
             raise PydanticCustomError(
                 "not_allowed", f"{value!r} is no {what}{closest(str(value), known)} (allowed: {allowed})"
@@ -99,7 +104,11 @@ class Cluster(SpecModel):
     gpus_per_instance: int = Field(
         default=4, ge=1, description="emulated GPUs (TP ranks) of an instance; divides model.tp"
     )
-    instances_per_rack: int = Field(default=4, ge=1, description="instances of one role in a rack")
+    instances_per_rack: int = Field(default=4, ge=1, description="instances in a rack")
+    racks: Literal["apart", "mixed"] = Field(
+        default="apart",
+        description="apart: prefill and decode instances have racks of their own; mixed: a rack holds both, in turn",
+    )
     gpus_per_node: int | None = Field(
         default=None,
         ge=1,
@@ -201,15 +210,46 @@ class Eps(SpecModel):
         default=None, ge=1, description="a rack's GPU links / its uplinks (2 is 2:1)"
     )
     uplinks: int | None = Field(default=None, ge=1, description="uplinks of a rack, instead of oversubscription")
-    routing: Annotated[str, _one_of("routing", ("ecmp", "adaptive"), ("srpt",))] = Field(
-        default="ecmp", description="path choice: ecmp hashes flows, adaptive spreads them ideally over a pooled uplink"
+    routing: Annotated[str, _one_of("routing", ("ecmp", "adaptive", "srpt"))] = Field(
+        default="ecmp",
+        description="path choice: ecmp hashes flows, adaptive spreads them ideally over a pooled uplink, srpt is "
+        "adaptive with the shortest remaining transfer first on every link",
     )
     ecmp_seed: int = Field(default=1, ge=0, description="seed of the ECMP hash")
+    ecmp_seeds: list[Annotated[int, Field(ge=0)]] | None = Field(
+        default=None,
+        min_length=2,
+        description="several seeds of the ECMP hash, instead of ecmp_seed: one fabric NAME-hSEED for each",
+    )
     ecmp_unit: Literal["transfer", "pair"] = Field(
         default="transfer", description="what is hashed: each transfer or each pair"
     )
-    queue: Literal["drr", "fifo"] = Field(default="drr", description="queue of its links")
-    decode_choice: DecodeChoice = Field(default="least-loaded", description="how the decode instance is chosen")
+    queue: Literal["drr", "fifo", "priority"] = Field(
+        default="drr",
+        description="queue of its links: drr serves sources in turn, fifo is one queue, priority (srpt's own, and its "
+        "default) serves the transfer with the least left first",
+    )
+    decode_choice: DecodeChoice = Field(
+        default="least-loaded",
+        description="how the decode instance is chosen; sticky stays with a prefill's last decode as a circuit would",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _priorities_for_srpt(cls, data: Any) -> Any:
+        """Shortest remaining first needs queues that know who is first."""
+        if isinstance(data, dict) and data.get("routing") == "srpt" and data.get("queue") is None:
+            return {**data, "queue": "priority"}
+        return data
+
+    def by_hash_seed(self) -> list[Eps]:
+        """This fabric once for each of `ecmp_seeds`, with a name of its own; itself where there is only one seed."""
+        if self.ecmp_seeds is None:
+            return [self]
+        return [
+            self.model_copy(update={"name": f"{self.name}-h{seed}", "ecmp_seed": seed, "ecmp_seeds": None})
+            for seed in self.ecmp_seeds
+        ]
 
 
 class Ocs(SpecModel):

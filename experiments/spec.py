@@ -108,6 +108,13 @@ class Experiment(SpecModel):
         assert fabric.oversubscription is not None  # a cross-check: one of the two is given
         return round(self.cluster.instances_per_rack * self.cluster.gpus_per_instance / fabric.oversubscription)
 
+    def expanded(self) -> Experiment:
+        """The experiment with a fabric for each hash seed; a file's errors are told before, by its own numbering."""
+        fabrics = [
+            each for fabric in self.fabrics for each in (fabric.by_hash_seed() if isinstance(fabric, Eps) else [fabric])
+        ]
+        return self if len(fabrics) == len(self.fabrics) else self.model_copy(update={"fabrics": fabrics})
+
     def owned_instances(self) -> dict[str, OwnedInstances]:
         """The instances of each tenant by name."""
         cluster = self.cluster
@@ -167,7 +174,7 @@ def load(path: str | Path, overrides: Sequence[str] = (), seed: int | None = Non
         source.override(f"seeds=[{seed}]")
     _resolve_paths(source)
     try:
-        return Experiment.model_validate(source.data)
+        return Experiment.model_validate(source.data).expanded()
     except ValidationError as error:
         raise source.error(issues(error, Experiment.by_path, frozenset(("eps", "ocs", "none")))) from None
 

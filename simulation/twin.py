@@ -256,6 +256,7 @@ def cluster_of(experiment: Experiment) -> Cluster:
         decode_instances=cluster.decode_instances,
         gpus_per_instance=cluster.gpus_per_instance,
         instances_per_rack=cluster.instances_per_rack,
+        racks=cluster.racks,
         gpus_per_node=experiment.gpus_per_node,
         fabric="none",
     )

@@ -32,7 +32,7 @@ class Instance:
 
 
 class Cluster(WiredTopo):
-    """Instances `p0..` and `d0..` in racks of their own; gateway `gw` and controller `ctl` on a leaf apart.
+    """Instances `p0..` and `d0..`, by default in racks of their own; gateway `gw` and controller `ctl` on a leaf apart.
 
     fabric "eps": a second leaf-spine (`kl0..`, `ks0..`) for the GPU NICs, with `uplinks` a rack, one to each of as many
     spines. fabric "ocs": a circuit switch `plane0..` for each of the `gpus_per_node` GPU positions; the instances of a
@@ -40,9 +40,10 @@ class Cluster(WiredTopo):
 
     pooled: the uplinks of a rack are one link of `uplinks` times the rate, the ideal of adaptive routing (declared as
     such): a lone transfer has its full port, and all share the sum of the uplinks fairly.
+    racks: "apart" (a rack holds one role) or "mixed" (both in turn: where all fit into one, no KV crosses an uplink).
     kv_goodput_bps: emulated TCP payload rate of a KV link each way, bits per second; None = unshaped. queue: "drr" or
-    "fifo" at the routers of the packet fabric. host_spines: of the host network. rto_min_ms: TCP's minimum RTO on KV
-    routes. Raises ValueError on a combination that cannot be wired.
+    "fifo" at the routers of the packet fabric, or "priority" at them and at its GPU NICs. host_spines: of the host
+    network. rto_min_ms: TCP's minimum RTO on KV routes. Raises ValueError on a combination that cannot be wired.
     """
 
     instances: tuple[Instance, ...]
@@ -59,6 +60,7 @@ class Cluster(WiredTopo):
         decode_instances: int,
         gpus_per_instance: int = 1,
         instances_per_rack: int = 4,
+        racks: str = "apart",
         fabric: str = "eps",
         uplinks: int | None = None,
         pooled: bool = False,
@@ -78,6 +80,8 @@ class Cluster(WiredTopo):
         ):
             if not 1 <= value <= most:
                 raise ValueError(f"{name} is {value}: give 1 to {most}")
+        if racks not in ("apart", "mixed"):
+            raise ValueError(f"racks {racks!r}: give apart or mixed")
         if fabric == "eps" and not uplinks:
             raise ValueError(f"uplinks is {uplinks}: a packet fabric needs at least one uplink a rack")
         gpus_per_node = gpus_per_instance if gpus_per_node is None else gpus_per_node
@@ -88,7 +92,7 @@ class Cluster(WiredTopo):
         self._ranks = gpus_per_instance
         self._positions = gpus_per_node // gpus_per_instance
         self._goodput_bps, self._rto_min_ms = kv_goodput_bps, rto_min_ms
-        self._place(prefill_instances, decode_instances, instances_per_rack)
+        self._place({"prefill": prefill_instances, "decode": decode_instances}, instances_per_rack, racks == "mixed")
         self._wire_host_network(host_spines)
         self.uplinks, self.planes = 0, []
         if fabric == "eps":
@@ -99,24 +103,22 @@ class Cluster(WiredTopo):
         elif fabric == "ocs":
             self._wire_circuits()
 
-    def _place(self, prefill_instances: int, decode_instances: int, instances_per_rack: int) -> None:
-        """Deal instances to racks, prefill racks first, and number their addresses."""
+    def _place(self, counts: dict[str, int], instances_per_rack: int, mixed: bool) -> None:
+        """Deal instances to racks, and number their addresses: prefill racks first, or both roles in turn."""
         # Blocks start at 1: the all-zero block holds the subnet's own address.
         self._block = 1 << max(2, (instances_per_rack - 1).bit_length())
-        placed: list[Instance] = []
-        first_rack = 0
-        for role, count in (("prefill", prefill_instances), ("decode", decode_instances)):
-            for number in range(count):
-                rack, seat = first_rack + number // instances_per_rack, number % instances_per_rack
-                offset = (rack + 1) * self._block + seat
-                gpu_ips = tuple(ipv4(f"10.{64 + rank}.0.0", offset) for rank in range(self._ranks))
-                placed.append(Instance(f"{role[0]}{number}", role, rack, f"10.0.{rack}.{seat + 1}", gpu_ips))
-            first_rack += -(-count // instances_per_rack)
-        self.racks = first_rack
+        seats = seats_mixed(counts) if mixed else seats_apart(counts, instances_per_rack)
+        self.racks = 1 + max(seats.values()) // instances_per_rack
         if self.racks > 200 or (self.racks + 1) * self._block >= 1 << 16:
             raise ValueError(
                 f"{self.racks} racks of {instances_per_rack}: more than the address plan holds; use larger racks"
             )
+        placed = []
+        for (role, number), place in seats.items():
+            rack, seat = divmod(place, instances_per_rack)
+            offset = (rack + 1) * self._block + seat
+            gpu_ips = tuple(ipv4(f"10.{64 + rank}.0.0", offset) for rank in range(self._ranks))
+            placed.append(Instance(f"{role[0]}{number}", role, rack, f"10.0.{rack}.{seat + 1}", gpu_ips))
         self.instances = tuple(placed)
         position = {instance.name: int(instance.name[1:]) % self._positions for instance in placed}
         decodes = [instance.name for instance in placed if instance.role == "decode"]
@@ -209,6 +211,23 @@ class Cluster(WiredTopo):
                     rto_min_ms=self._rto_min_ms,
                 )
                 self.planes.append(plane)
+
+
+def seats_apart(counts: dict[str, int], per_rack: int) -> dict[tuple[str, int], int]:
+    """(role, number) -> its place, counted over all racks: each role begins with a rack of its own."""
+    seats: dict[tuple[str, int], int] = {}
+    first = 0
+    for role, count in counts.items():
+        seats |= {(role, number): first + number for number in range(count)}
+        first += -(-count // per_rack) * per_rack
+    return seats
+
+
+def seats_mixed(counts: dict[str, int]) -> dict[tuple[str, int], int]:
+    """(role, number) -> its place: the roles take turns in proportion to their counts. In order of role and number."""
+    turns = sorted((number / count, role, number) for role, count in counts.items() for number in range(count))
+    place = {(role, number): index for index, (_, role, number) in enumerate(turns)}
+    return {(role, number): place[role, number] for role, count in counts.items() for number in range(count)}
 
 
 def leaf_port(instance: str, rank: int) -> str:

@@ -178,11 +178,22 @@ def test_every_error_is_reported_at_once():
         ("fabrics.0={name: x, kind: none, queue: drr}", "fabrics.0.queue: unknown key"),
         ("fabrics.1={name: x, kind: ocs}", "fabrics.1.reconfiguration_ms: missing"),
         ("fabrics=[]", "at least 1"),
-        ("fabrics.0.routing=srpt", "'srpt' is not built yet (allowed: ecmp, adaptive)"),
+        ("fabrics.0.routing=sprt", "did you mean 'srpt'?"),
+        ("fabrics.0={name: x, kind: eps, uplinks: 2, routing: srpt, queue: drr}", "'drr' with routing srpt"),
+        ("fabrics.0.queue=priority", "'priority' with routing ecmp: srpt needs priority, and priority needs srpt"),
+        ("fabrics.0.ecmp_seeds=[1]", "at least 2"),
+        ("fabrics.0.ecmp_seeds=[1, 2, 1]", "names a seed twice"),
+        ("fabrics.0={name: x, kind: eps, uplinks: 2, routing: srpt, ecmp_seeds: [1, 2]}", "srpt hashes nothing"),
+        (
+            "fabrics=[{name: x, kind: eps, uplinks: 2, ecmp_seeds: [1, 2]}, {name: x-h2, kind: none}]",
+            "becomes 'x-h2', the name of fabric 1",
+        ),
+        ("fabrics.0.oversubscription=2.91", "give uplinks: 1 (4:1) instead"),
+        ("cluster.racks=shared", "apart, mixed"),
         ("fabrics.1.commit=none", "'circuit-aware' chooses by what is booked, and commit none books nothing ahead"),
         ("fabrics.1.commit=last_chunk", "did you mean 'last-chunk'?"),
         ("fabrics.0.ecmp_unit=packet", "transfer, pair"),
-        ("fabrics.0.queue=red", "drr, fifo"),
+        ("fabrics.0.queue=red", "drr, fifo, priority"),
         ("fabrics.1.decode_choice=circuitaware", "did you mean 'circuit-aware'?"),
         ("fabrics.0.decode_choice=circuit-aware", "an eps has none"),
         ("fabrics.0.uplinks=2", "only one of them"),
@@ -254,6 +265,42 @@ def test_two_instances_a_node_need_a_decode_of_each_tenant_in_each_half(edited):
         data["workload"]["tenants"] = [tenant | {"name": name, "share": 0.5} for name in ("a", "b")]
 
     assert "p1 of tenant a has no decode instance in its half" in refused(edited(edit))
+
+
+def test_shortest_remaining_first_comes_with_queues_that_know_who_is_first():
+    fabric = load(DEMO, ["fabrics=[{name: s, kind: eps, oversubscription: 2, routing: srpt}]"]).fabrics[0]
+    assert fabric.queue == "priority"
+
+
+@pytest.mark.parametrize("gbps", [400, 800])
+@pytest.mark.parametrize(("ratio", "uplinks"), [(1, 32), (2, 16), (4, 8)])
+def test_a_rack_of_32_gpus_at_any_whole_oversubscription_and_either_port_rate(ratio, uplinks, gbps):
+    overrides = ["cluster.gpus_per_instance=4", "cluster.instances_per_rack=8", f"cluster.link_gbps={gbps}"]
+    experiment = load(DEMO, [*overrides, f"fabrics.0.oversubscription={ratio}"])
+    assert experiment.uplinks(experiment.fabrics[0]) == uplinks
+    assert experiment.kv_goodput_bytes_per_s == gbps / 8 * 0.9e9
+
+
+def test_three_to_one_of_32_gpus_says_which_uplinks_come_near():
+    overrides = ["cluster.gpus_per_instance=4", "cluster.instances_per_rack=8"]
+    for ratio in (3, 2.91):
+        assert "give uplinks: 11 (2.909:1) instead" in refused(
+            overrides=[*overrides, f"fabrics.0.oversubscription={ratio}"]
+        )
+
+
+def test_hash_seeds_make_one_fabric_each_that_differ_in_nothing_else(tmp_path):
+    spec = load(DEMO, ["fabrics.0.ecmp_seeds=[3, 5]"])
+    first, second = spec.fabrics[:2]
+    assert [(each.name, each.ecmp_seed) for each in (first, second)] == [
+        ("eps-2to1-ecmp-h3", 3),
+        ("eps-2to1-ecmp-h5", 5),
+    ]
+    assert first.model_dump(exclude={"name", "ecmp_seed"}) == second.model_dump(exclude={"name", "ecmp_seed"})
+    assert len(spec.fabrics) == 4
+    dumped = tmp_path / "config.yaml"
+    dumped.write_text(spec.dump())
+    assert load(dumped) == spec
 
 
 def test_an_experiment_built_in_code_is_checked_too():

@@ -261,6 +261,27 @@ def test_an_interface_name_the_kernel_cannot_hold_is_refused():
         topo.add_host("a")
 
 
+def test_mixed_racks_hold_both_roles_in_turn():
+    cluster = demo(racks="mixed", prefill_instances=4, decode_instances=4)
+    by_rack = {rack: sorted(i.name for i in cluster.instances if i.rack == rack) for rack in range(cluster.racks)}
+    assert by_rack == {0: ["d0", "d1", "p0", "p1"], 1: ["d2", "d3", "p2", "p3"]}
+    addresses(cluster)
+
+
+def test_where_both_roles_fit_into_one_rack_no_kv_crosses_an_uplink():
+    cluster = demo(racks="mixed", instances_per_rack=8)
+    assert cluster.racks == 1
+    ips = {instance.name: instance.gpu_ips[0] for instance in cluster.instances}
+    for prefill, decodes in cluster.reachable.items():
+        for decode in decodes:
+            assert walk(cluster, prefill, ips[decode]) == {(prefill, "kl0", decode)}
+
+
+def test_racks_are_apart_or_mixed():
+    with pytest.raises(ValueError, match="racks 'shared': give apart or mixed"):
+        demo(racks="shared")
+
+
 def test_pooled_uplinks_are_one_link_of_their_summed_rate_and_gpu_links_stay_as_they_are():
     pooled = demo(fabric="eps", uplinks=2, pooled=True, kv_goodput_bps=36e6)
     assert pooled.uplinks == 1
