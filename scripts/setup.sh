@@ -138,7 +138,7 @@ install_packages() { # without build isolation every source package builds with 
 
 check_venv() {
   "$here/.venv/bin/python" -m pip check
-  "$here/.venv/bin/python" -c 'import matplotlib, mininet.net, numpy, pandas, plotly, prometheus_client, psutil, pydantic, pyroute2, scapy, typer, yaml, zstandard'
+  "$here/.venv/bin/python" -c 'import distributed, matplotlib, mininet.net, numpy, pandas, plotly, prometheus_client, psutil, pydantic, pyroute2, scapy, typer, yaml, zstandard'
   "$here/.venv/bin/python" "$here/scripts/ryu_manager.py" --version
 }
 
