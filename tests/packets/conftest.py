@@ -20,8 +20,8 @@ RERUNS = 2
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A packet test that fails is tried again after a pause, twice at most; the summary says so.
 
-    What a test here asserts is true of a machine that keeps up with its links. Processors that others take for a moment make
-    it false once; a fault of the project makes it false three times.
+    What a test here asserts is true of a machine that keeps up with its links. Processors that others take for a moment
+    make it false once; a fault of the project makes it false three times.
     """
     for item in items:
         if item.path.parent == Path(__file__).parent:
