@@ -2,107 +2,100 @@
 
 A leaf hashes the 5-tuple of what it forwards (see `topologies.wiring.ROUTER_SYSCTLS`). Kernels before 6.11 have no
 seed for that hash, so the seed of an experiment picks an *uplink*, and the sender then binds a source port that the
-leaf maps to it. `ip route get` asks the leaf's own routing code, so the answer is the path, not a model of it.
+leaf maps to it. The leaf's own routing code is asked, so the answer is the path, not a model of it.
 
 Ports come from a fixed range below the ephemeral ones, so that no other connection takes one.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
-from emulation.netns import batch, in_each
+from emulation.netns import in_each
+from emulation.route_lookup import RouteLookup
 from emulation.testbed import Testbed
 from topologies.cluster import Cluster, leaf_port
 
 FIRST_PORT, LAST_PORT = 20_000, 32_767
-PORTS_PER_UPLINK = 64
+#: Ports of each uplink: enough that the transfers of one pair that meet on an uplink find a free one each. The more
+#: uplinks, the fewer meet, and the more ports must be tried until every uplink has its own.
+MOST_PORTS_PER_UPLINK, LEAST_PORTS_PER_UPLINK = 64, 4
 
-Pools = dict[str, dict[str, list[list[list[int]]]]]
+#: prefill, decode, rank
+Route: TypeAlias = tuple[str, str, int]
+Pools: TypeAlias = dict[str, dict[str, list[list[list[int]]]]]
 
 
 class EcmpError(RuntimeError):
     """The leaf's hash does not reach every uplink: says which pair, how many ports were tried, and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """A TCP connection as the leaf sees it. iif: the leaf's interface it comes in by."""
-
-    source: str
-    destination: str
-    iif: str
-    source_port: int
-    destination_port: int
-
-
-def egress_interfaces(flows: Sequence[Flow], *, where: str) -> list[str]:
-    """The interface by which the calling thread's namespace forwards each flow. where: named in errors."""
-    questions = "".join(
-        f"route get {flow.destination} from {flow.source} iif {flow.iif} "
-        f"ipproto tcp sport {flow.source_port} dport {flow.destination_port}\n"
-        for flow in flows
-    )
-    found = re.findall(r"^\S+ from .*? dev (\S+)", batch("ip", questions, where=where), re.MULTILINE)
-    if len(found) != len(flows):
-        raise EcmpError(f"{where}: {len(found)} answers to {len(flows)} route look-ups")
-    return found
-
-
 def port_pools(
-    testbed: Testbed, cluster: Cluster, *, destination_port: int, ports_per_uplink: int = PORTS_PER_UPLINK
+    testbed: Testbed, cluster: Cluster, *, destination_port: int, ports_per_uplink: int | None = None
 ) -> Pools:
     """Source ports by uplink, for every reachable pair of a cluster with fabric "eps".
 
-    Returns prefill -> decode -> [rank][uplink] -> ports, ports_per_uplink of each, ascending; a function of the
-    cluster and of the kernel's hash only. Raises EcmpError when the port range runs out before every uplink has its
-    ports.
+    Returns prefill -> decode -> [rank][uplink] -> ports, ports_per_uplink of each (None: what the uplinks call for),
+    ascending; a function of the cluster and of the kernel's hash only. Raises EcmpError when the port range runs out
+    before every uplink has its ports.
+    """
+    if ports_per_uplink is None:
+        ports_per_uplink = max(LEAST_PORTS_PER_UPLINK, MOST_PORTS_PER_UPLINK * 2 // max(2, cluster.uplinks))
+    ranks = range(len(cluster.instances[0].gpu_ips))
+    routes = [(prefill, peer, rank) for prefill, peers in cluster.reachable.items() for peer in peers for rank in ranks]
+    every = [ports_per_uplink] * cluster.uplinks
+    found = source_ports(testbed, cluster, dict.fromkeys(routes, every), destination_port=destination_port)
+    pools: Pools = {prefill: {} for prefill in cluster.reachable}
+    for prefill, decode, rank in routes:  # ranks are in order within a pair
+        pools[prefill].setdefault(decode, []).append(found[prefill, decode, rank])
+    return pools
+
+
+def source_ports(
+    testbed: Testbed, cluster: Cluster, wanted: Mapping[Route, Sequence[int]], *, destination_port: int
+) -> dict[Route, list[list[int]]]:
+    """Source ports of some routes by uplink: as many as `wanted` says of each uplink, ascending.
+
+    Raises EcmpError when the port range runs out before.
     """
     instances = {instance.name: instance for instance in cluster.instances}
-    routes: dict[str, list[tuple[str, str, int]]] = {}
-    for prefill, decodes in cluster.reachable.items():
-        leaf = testbed.namespace(f"kl{instances[prefill].rack}")
-        ranks = range(len(instances[prefill].gpu_ips))
-        routes.setdefault(leaf, []).extend((prefill, decode, rank) for decode in decodes for rank in ranks)
+    by_leaf: dict[str, list[Route]] = defaultdict(list)
+    for route in wanted:
+        by_leaf[testbed.namespace(f"kl{instances[route[0]].rack}")].append(route)
 
-    def flow(route: tuple[str, str, int], port: int) -> Flow:
+    def of_route(lookup: RouteLookup, route: Route) -> list[list[int]]:
         prefill, decode, rank = route
-        source, destination = instances[prefill].gpu_ips[rank], instances[decode].gpu_ips[rank]
-        return Flow(source, destination, leaf_port(prefill, rank), port, destination_port)
+        missing = list(wanted[route])
+        pool: list[list[int]] = [[] for _ in missing]
+        for ports in _port_blocks(len(missing) * max(missing, default=0)):
+            if not any(missing):
+                break
+            interfaces = lookup.egress(
+                instances[prefill].gpu_ips[rank],
+                instances[decode].gpu_ips[rank],
+                iif=leaf_port(prefill, rank),
+                source_ports=ports,
+                destination_port=destination_port,
+            )
+            for port, interface in zip(ports, interfaces, strict=True):
+                uplink = _uplink_number(interface, route)
+                if missing[uplink]:
+                    missing[uplink] -= 1
+                    pool[uplink].append(port)
+        if any(missing):
+            raise EcmpError(
+                f"{prefill} to {decode}, rank {rank}: ports {FIRST_PORT} to {LAST_PORT} give the uplinks "
+                f"{[len(ports) for ports in pool]} ports, not {list(wanted[route])}; ask for fewer"
+            )
+        return pool
 
-    def of_leaf(namespace: str) -> list[list[list[int]]]:
-        pools: list[list[list[int]]] = [[[] for _ in range(cluster.uplinks)] for _ in routes[namespace]]
-        for ports in _port_blocks(cluster.uplinks * ports_per_uplink):
-            short = [
-                (route, pool)
-                for route, pool in zip(routes[namespace], pools, strict=True)
-                if any(len(chosen) < ports_per_uplink for chosen in pool)
-            ]
-            if not short:
-                return pools
-            flows = [flow(route, port) for route, _ in short for port in ports]
-            answers = iter(egress_interfaces(flows, where=namespace))
-            for route, pool in short:
-                for port in ports:
-                    chosen = pool[_uplink_number(next(answers), route, cluster)]
-                    if len(chosen) < ports_per_uplink:
-                        chosen.append(port)
-        for route, pool in zip(routes[namespace], pools, strict=True):
-            if any(len(chosen) < ports_per_uplink for chosen in pool):
-                raise EcmpError(
-                    f"{route[0]} to {route[1]}, rank {route[2]}: ports {FIRST_PORT} to {LAST_PORT} give the uplinks "
-                    f"{[len(chosen) for chosen in pool]} ports, not {ports_per_uplink} each; ask for fewer"
-                )
-        return pools
+    def of_leaf(namespace: str) -> dict[Route, list[list[int]]]:
+        with RouteLookup() as lookup:
+            return {route: of_route(lookup, route) for route in by_leaf[namespace]}
 
-    result: Pools = {prefill: {} for prefill in cluster.reachable}
-    leaves = list(routes)
-    for leaf, pools in zip(leaves, in_each(leaves, of_leaf), strict=True):
-        for (prefill, decode, _), pool in zip(routes[leaf], pools, strict=True):  # ranks are in order within a pair
-            result[prefill].setdefault(decode, []).append(pool)
-    return result
+    return {route: pool for found in in_each(list(by_leaf), of_leaf) for route, pool in found.items()}
 
 
 def _port_blocks(wanted: int) -> Iterator[range]:
@@ -114,7 +107,7 @@ def _port_blocks(wanted: int) -> Iterator[range]:
         start, size = stop, max(64, wanted // 4)
 
 
-def _uplink_number(interface: str, route: tuple[str, str, int], cluster: Cluster) -> int:
+def _uplink_number(interface: str, route: Route) -> int:
     """`ks3` -> 3: a leaf's uplinks are named after their spines."""
     if not interface.startswith("ks"):
         if interface == leaf_port(route[1], route[2]):  # both ends on one leaf: no uplink is crossed

@@ -1,15 +1,23 @@
-"""The KV paths of a fabric before its run: which source port leads to which uplink, and whether each keeps its rate."""
+"""The KV paths of a fabric before its run: which source port leads to which uplink, and whether each keeps its rate.
+
+Every GPU NIC and every uplink is read once: a path more tells nothing new of the links it shares with others. Paths
+that share no link are read at once, but no more than a machine carries beside them: what it does under the load of the
+run, the run says itself.
+"""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import repeat
 from statistics import median
 from typing import Any
 
-from emulation.ecmp import port_pools
+from emulation.ecmp import port_pools, source_ports
 from emulation.fabric_plan import KV_PORT, FabricPlan
 from emulation.fidelity import LINK_RATE_TOLERANCE
 from emulation.probe import Path, check_tcp, goodputs, round_trip_s
@@ -23,6 +31,10 @@ PROBE_PORT = KV_PORT + 1
 ATTEMPTS, PAUSE_S = 6, 0.2
 #: A connection that was closed holds its source port for a minute: each one gets a port of its own.
 PORTS_PER_UPLINK = ATTEMPTS + 2
+#: Paths are read together up to this sum of their rates, and this many: two threads each serve a path.
+TOGETHER_BPS, MOST_TOGETHER = 300e6, 16
+#: Checks of TCP and round trips that go on at the same time.
+CHECKERS = 8
 
 
 def ecmp_ports(plan: FabricPlan, cluster: Cluster, testbed: Testbed) -> dict[str, Any]:
@@ -34,10 +46,12 @@ def ecmp_ports(plan: FabricPlan, cluster: Cluster, testbed: Testbed) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """A path to probe, and the source ports of its connections."""
+    """A path to probe, the source ports of its connections, and the links that it crosses."""
 
+    name: str
     path: Path
     ports: Iterator[int]
+    links: tuple[tuple[Any, ...], ...] = ()
 
     def connection(self) -> Path:
         return replace(self.path, source_port=next(self.ports))
@@ -49,58 +63,49 @@ class PathProbe:
     def __init__(self, plan: FabricPlan, cluster: Cluster, testbed: Testbed) -> None:
         self._plan, self._cluster, self._testbed = plan, cluster, testbed
         self._instances = {instance.name: instance for instance in cluster.instances}
+        self._read_instances: set[str] = set()
         self.goodput_ratios: dict[str, float] = {}
         self.rtt_s: dict[str, float] = {}
         self.notes: list[str] = []
 
     def pairs(self, pairs: Mapping[str, str]) -> None:
-        """Every rank of these pairs at once: no instance may be in two. Raises ProbeError."""
-        self._read(
-            {
-                f"{prefill}-{decode} rank {rank}": _Route(self._path(prefill, decode, rank), repeat(0))
-                for prefill, decode in pairs.items()
-                for rank in range(len(self._instances[prefill].gpu_ips))
-            }
-        )
+        """Standing circuits: TCP over one rank of each pair, and the rate of every rank of an instance that has not
+        been read yet. No instance may be in two pairs. Raises ProbeError."""
+        new = {pair for pair in pairs.items() if not self._read_instances.issuperset(pair)}
+        self._check([self._circuit(*pair, rank=0) for pair in pairs.items() if pair not in new])
+        ranks = range(len(self._cluster.instances[0].gpu_ips))
+        self._read([self._circuit(*pair, rank) for pair in pairs.items() if pair in new for rank in ranks])
+        self._read_instances.update(*new)
+
+    def _circuit(self, prefill: str, decode: str, rank: int) -> _Route:
+        return _Route(f"{prefill}-{decode} rank {rank}", self._path(prefill, decode, rank), repeat(0))
 
     def packet_paths(self) -> None:
-        """Every GPU NIC and every uplink of a packet fabric, as many at once as share no link. Raises ProbeError."""
-        pools = port_pools(self._testbed, self._cluster, destination_port=PROBE_PORT, ports_per_uplink=PORTS_PER_UPLINK)
-        uplinks = self._cluster.uplinks
-        prefills = list(pools)
+        """Every GPU NIC and every uplink of a packet fabric. Raises ProbeError."""
+        reachable = self._cluster.reachable
         decodes = [instance.name for instance in self._cluster.instances if instance.role == "decode"]
-        waiting = self._cover(prefills, decodes, pools, uplinks)
-        ports = {
-            (prefill, decode, rank, uplink): iter(found)
-            for prefill, by_decode in pools.items()
-            for decode, by_rank in by_decode.items()
-            for rank, by_uplink in enumerate(by_rank)
-            for uplink, found in enumerate(by_uplink)
-        }
-        while waiting:
-            chosen: dict[str, _Route] = {}
-            busy: set[tuple[Any, ...]] = set()
-            later = []
-            for prefill, decode, rank, number in waiting:
-                uplink = number
-                racks = (self._instances[prefill].rack, self._instances[decode].rack)
-                nics = {("nic", prefill, rank), ("nic", decode, rank)}
-                links = nics | {("up", racks[0], uplink), ("down", racks[1], uplink)}
-                if links & busy:
-                    later.append((prefill, decode, rank, number))
-                    continue
-                busy |= links
-                route = _Route(self._path(prefill, decode, rank), ports[prefill, decode, rank, uplink])
-                chosen[f"{prefill}-{decode} rank {rank} by uplink {uplink}"] = route
-            self._read(chosen)
-            waiting = later
+        uplinks = self._cluster.uplinks
+        chosen = self._cover(list(reachable), decodes, reachable, uplinks)
+        wanted: dict[tuple[str, str, int], list[int]] = {}
+        for prefill, decode, rank, uplink in chosen:
+            wanted.setdefault((prefill, decode, rank), [0] * uplinks)[uplink] = PORTS_PER_UPLINK
+        ports = source_ports(self._testbed, self._cluster, wanted, destination_port=PROBE_PORT)
+        self._read([self._packet_route(*path, ports=ports[path[:3]][path[3]]) for path in chosen])
+
+    def _packet_route(self, prefill: str, decode: str, rank: int, uplink: int, *, ports: Sequence[int]) -> _Route:
+        name = f"{prefill}-{decode} rank {rank} by uplink {uplink}"
+        racks = self._instances[prefill].rack, self._instances[decode].rack
+        links: list[tuple[Any, ...]] = [("nic", prefill, rank), ("nic", decode, rank)]
+        if racks[0] != racks[1]:
+            links += [("up", racks[0], uplink), ("down", racks[1], uplink)]
+        return _Route(name, self._path(prefill, decode, rank), iter(ports), tuple(links))
 
     def _cover(
-        self, prefills: list[str], decodes: list[str], pools: Mapping[str, Any], uplinks: int
+        self, prefills: list[str], decodes: list[str], reachable: Mapping[str, Collection[str]], uplinks: int
     ) -> list[tuple[str, str, int, int]]:
         """(prefill, decode, rank, uplink) that touch every GPU NIC, and every uplink of every rack, at least once."""
         ranks = range(len(self._instances[prefills[0]].gpu_ips))
-        pairs = [(prefill, decode) for prefill in prefills for decode in decodes if decode in pools[prefill]]
+        pairs = [(prefill, decode) for prefill in prefills for decode in decodes if decode in reachable[prefill]]
         rack = {name: instance.rack for name, instance in self._instances.items()}
         needed: set[tuple[Any, ...]] = {("nic", name, rank) for pair in pairs for name in pair for rank in ranks}
         needed |= {(rack[name], uplink) for pair in pairs for name in pair for uplink in range(uplinks)}
@@ -137,12 +142,45 @@ class PathProbe:
             destination_port=PROBE_PORT,
         )
 
-    def _read(self, routes: Mapping[str, _Route]) -> None:
-        for name, route in routes.items():
+    def _check(self, routes: Sequence[_Route]) -> None:
+        """TCP moves a few packets of payload over each, and the round trip."""
+
+        def check(route: _Route) -> tuple[str, float]:
             check_tcp(route.connection())
-            self.rtt_s[name] = round_trip_s(route.connection(), rounds=5)
-        left = dict(routes)
-        readings: dict[str, list[float]] = {name: [] for name in routes}
+            return route.name, round_trip_s(route.connection(), rounds=5)
+
+        with ThreadPoolExecutor(CHECKERS) as pool:
+            self.rtt_s.update(pool.map(check, routes))
+
+    def _read(self, routes: Sequence[_Route]) -> None:
+        """The rate of each, in waves of paths that share no more of a link than it carries."""
+        rate_bps = self._plan.kv_goodput_bps
+        most = max(1, min(MOST_TOGETHER, int(TOGETHER_BPS / rate_bps)))
+        waiting = list(routes)
+        while waiting:
+            wave: list[_Route] = []
+            later: list[_Route] = []
+            used: Counter[tuple[Any, ...]] = Counter()
+            for route in waiting:
+                if len(wave) == most or any(used[link] >= self._paths_at_once(link) for link in route.links):
+                    later.append(route)
+                    continue
+                used.update(route.links)
+                wave.append(route)
+            self._check(wave)
+            self._read_wave(wave)
+            waiting = later
+
+    def _paths_at_once(self, link: tuple[Any, ...]) -> int:
+        """How many paths at full rate a link carries: one, or more where uplinks are pooled."""
+        if link[0] == "nic":
+            return 1
+        leaf, spine = f"kl{link[1]}", f"ks{link[2]}"
+        return max(1, math.floor(self._cluster.linkInfo(leaf, spine)["goodput_bps"] / self._plan.kv_goodput_bps))
+
+    def _read_wave(self, routes: Sequence[_Route]) -> None:
+        left = {route.name: route for route in routes}
+        readings: dict[str, list[float]] = {route.name: [] for route in routes}
         for attempt in range(ATTEMPTS):
             time.sleep(attempt * PAUSE_S)
             found = goodputs([route.connection() for route in left.values()], transfer_bytes=1_300_000)
