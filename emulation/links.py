@@ -42,7 +42,8 @@ def link_ends(topo: Any, namespace_of: dict[str, str]) -> list[tuple[LinkEnd, Li
             shape = None
             if goodput_bps is not None and not topo.isSwitch(node):
                 routed = issubclass(topo.nodeInfo(node)["cls"], Router)
-                shape = Shape(goodput_bps, info["queue"] if routed else "fifo", info["source_mask"])
+                queue = info["queue"] if routed or info["queue"] == "priority" else "fifo"
+                shape = Shape(goodput_bps, queue, info["source_mask"])
             name, mac, role = info[f"intfName{side}"], info[f"addr{side}"], info[f"role{side}"]
             pair.append(LinkEnd(node, namespace_of[node], name, mac, peer, role, shape, goodput_bps is not None))
         ends.append((pair[0], pair[1]))

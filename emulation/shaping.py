@@ -3,11 +3,13 @@
 Goodput is TCP payload; the wire carries 1,514 bytes (Ethernet, IP, TCP with timestamps) for 1,448 of it, which is
 what HTB counts, whole GSO packets segment by segment. So HTB's rate is goodput x 1514/1448, always in bits per second.
 
-    fifo   root htb -> one class -> bfifo
-    drr    root htb -> one class -> 16 leaf classes by source address, each with its own bfifo
+    fifo       root htb -> one class -> bfifo
+    drr        root htb -> one class -> 16 leaf classes by source address, each with its own bfifo
+    priority   root htb -> one class -> a leaf class for each level of `marks`, and one for what is unmarked
 
 HTB serves leaf classes of one priority by deficit round robin as long as they borrow: their own rate is next to
-nothing, their ceiling the link's rate. So 16 sources on a link share it equally, and one alone has all of it.
+nothing, their ceiling the link's rate. So 16 sources on a link share it equally, and one alone has all of it. Among
+classes of different priority the first one that has a packet sends it.
 """
 
 from __future__ import annotations
@@ -16,12 +18,15 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+from emulation import marks
 
 MSS_BYTES = 1448
 SEGMENT_BYTES = 1514
 GSO_MAX_BYTES = 9000
 CLASSES = 16
+QUEUES = ("drr", "fifo", "priority")
 # Outside these a packet of 9,000 bytes takes over half a second, or a software path cannot keep up.
 MIN_GOODPUT_BPS, MAX_GOODPUT_BPS = 150e3, 20e9
 # 60 KB at 36 Mbit/s: 30 KB made cubic stall for an RTO there. In packets it is the same for slower (dilated) links.
@@ -37,13 +42,21 @@ class ShapingError(ValueError):
     """A rate tc cannot make, or a qdisc that is not what was asked for: says the interface, both values, the remedy."""
 
 
+class Leaf(NamedTuple):
+    """A leaf class: number of its minor id, HTB priority, and the u32 match that leads to it (None: the default)."""
+
+    minor: int
+    priority: int
+    match: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What one end of a link does to what it sends.
 
-    goodput_bps: TCP payload, bits per second. queue: "drr" | "fifo". source_mask: source-address bits (IPv4, as a
-    32-bit number) that choose among at most 16 classes. gso_max_bytes: largest packet the senders build; the queue
-    holds at least one. Raises ShapingError on a rate or mask that cannot be made.
+    goodput_bps: TCP payload, bits per second. queue: "drr" | "fifo" | "priority". source_mask: source-address bits
+    (IPv4, as a 32-bit number) that choose among at most 16 classes of drr. gso_max_bytes: largest packet the senders
+    build; the queue holds at least one. Raises ShapingError on a rate or mask that cannot be made.
     """
 
     goodput_bps: float
@@ -57,8 +70,8 @@ class Shape:
                 f"goodput of {self.goodput_bps} bit/s: tc and TCP make {MIN_GOODPUT_BPS:g} to {MAX_GOODPUT_BPS:g}; "
                 "change scale.rate_scale or scale.time_dilation"
             )
-        if self.queue not in ("drr", "fifo"):
-            raise ShapingError(f"queue {self.queue!r}: give drr or fifo")
+        if self.queue not in QUEUES:
+            raise ShapingError(f"queue {self.queue!r}: give {', '.join(QUEUES)}")
         if self.queue == "drr" and not (0 < self.source_mask < 1 << 32 and self.source_mask.bit_count() <= 4):
             raise ShapingError(
                 f"source mask {self.source_mask:#x}: drr needs 1 to 4 bits, for at most {CLASSES} classes"
@@ -86,10 +99,20 @@ class Shape:
         """Limit of a queue: a queue that cannot take one GSO packet drops it for ever."""
         return max(MIN_QUEUE_BYTES, 2 * self.gso_wire_bytes, round(self.wire_bps / 8 * QUEUE_S))
 
-    def _source_values(self) -> list[int]:
-        """Every value of the masked source address, in the order of their classes."""
+    def _leaves(self) -> list[Leaf]:
+        """The leaf classes that share the link, in the order of their minor ids; `fifo` has none but its one queue."""
+        if self.queue == "priority":
+            marked = [
+                Leaf(0x11 + level, level, f"match u32 {marks.tos(level) << 16:#010x} {marks.MASK << 16:#010x} at 0")
+                for level in range(marks.LEVELS)
+            ]
+            return [Leaf(0x10, 0, None), *marked]
         bits = [1 << bit for bit in range(32) if self.source_mask >> bit & 1]
-        return [sum(bit for index, bit in enumerate(bits) if number >> index & 1) for number in range(1 << len(bits))]
+        values = [sum(bit for index, bit in enumerate(bits) if number >> index & 1) for number in range(1 << len(bits))]
+        return [
+            Leaf(0x10 + number, 0, f"match u32 {value:#010x} {self.source_mask:#010x} at 12")
+            for number, value in enumerate(values)
+        ]
 
     def commands(self, interface: str) -> list[str]:
         """`tc -batch` lines for an interface without a qdisc of its own."""
@@ -106,15 +129,15 @@ class Shape:
                 f"qdisc add dev {interface} parent 1:10 handle 10: bfifo limit {self.queue_bytes}b",
             ]
         own = f"{max(8_000, round(self.wire_bps * LEAF_SHARE / 8) * 8)}bit"
-        for number, value in enumerate(self._source_values()):
-            minor = f"{0x10 + number:x}"
+        for number, priority, match in self._leaves():
+            minor, prio = f"{number:x}", f"prio {priority} " if self.queue == "priority" else ""
             lines += [
-                f"class add dev {interface} parent 1:1 classid 1:{minor} htb rate {own} ceil {rate} "
+                f"class add dev {interface} parent 1:1 classid 1:{minor} htb {prio}rate {own} ceil {rate} "
                 f"burst {SEGMENT_BYTES}b cburst {burst} quantum {self.gso_wire_bytes}",
                 f"qdisc add dev {interface} parent 1:{minor} handle {minor}: bfifo limit {self.queue_bytes}b",
-                f"filter add dev {interface} parent 1: protocol ip prio 1 u32 "
-                f"match u32 {value:#010x} {self.source_mask:#010x} at 12 flowid 1:{minor}",
             ]
+            if match is not None:
+                lines.append(f"filter add dev {interface} parent 1: protocol ip prio 1 u32 {match} flowid 1:{minor}")
         return lines
 
     def check(self, where: str, qdiscs: list[dict[str, Any]], ceilings: dict[str, float]) -> list[str]:
@@ -123,7 +146,7 @@ class Shape:
         where: named in each line. qdiscs: as `tc -j qdisc show dev` prints them. ceilings: class id -> bits per
         second (`class_ceilings`).
         """
-        leaves = 1 if self.queue == "fifo" else len(self._source_values())
+        leaves = 1 if self.queue == "fifo" else len(self._leaves())
         wrong = []
         roots = [qdisc["kind"] for qdisc in qdiscs if qdisc.get("root")]
         if roots != ["htb"]:

@@ -18,6 +18,8 @@ MAX_RANKS = 16
 # A queue of 12.75 ms drains in three times that when three sources share a link: at 20 ms that alone is a timeout, at
 # 40 none was seen in 355 transfers of the demo.
 RTO_MIN_MS = 40
+# Where others may go first, what is queued waits as long as they take: 40 ms were a timeout (a spurious one) each time.
+PRIORITY_RTO_MIN_MS = 1000
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Cluster(WiredTopo):
     racks: "apart" (a rack holds one role) or "mixed" (both in turn: where all fit into one, no KV crosses an uplink).
     kv_goodput_bps: emulated TCP payload rate of a KV link each way, bits per second; None = unshaped. queue: "drr" or
     "fifo" at the routers of the packet fabric, or "priority" at them and at its GPU NICs. host_spines: of the host
-    network. rto_min_ms: TCP's minimum RTO on KV routes. Raises ValueError on a combination that cannot be wired.
+    network. rto_min_ms: TCP's minimum RTO on KV routes, at least PRIORITY_RTO_MIN_MS with the queue "priority". Raises ValueError on a combination that cannot be wired.
     """
 
     instances: tuple[Instance, ...]
@@ -91,7 +93,8 @@ class Cluster(WiredTopo):
             )
         self._ranks = gpus_per_instance
         self._positions = gpus_per_node // gpus_per_instance
-        self._goodput_bps, self._rto_min_ms = kv_goodput_bps, rto_min_ms
+        self._goodput_bps = kv_goodput_bps
+        self._rto_min_ms = max(rto_min_ms, PRIORITY_RTO_MIN_MS) if queue == "priority" else rto_min_ms
         self._place({"prefill": prefill_instances, "decode": decode_instances}, instances_per_rack, racks == "mixed")
         self._wire_host_network(host_spines)
         self.uplinks, self.planes = 0, []

@@ -125,13 +125,14 @@ class WiredTopo(Topo):
         """Join two (node, interface) ends and return their MACs.
 
         roles: what each end is, for links.csv. goodput_bps: TCP payload in bits per second each way, None = unshaped.
-        queue: how a router's end serves sources, "drr" (a class for each) or "fifo"; the one source of a host's end
-        needs no classes.
+        queue: how a router's end serves what it sends: "drr" (a class for each source), "fifo", or "priority" (a class
+        for each level that packets are marked with). The one source of a host's end needs no classes of its own, but
+        its levels do.
         source_mask: the source-address bits that tell drr's classes apart, at most 16 values.
         Raises ValueError on an unknown queue or an interface name the kernel cannot hold.
         """
-        if queue not in ("drr", "fifo"):
-            raise ValueError(f"queue {queue!r} on {ends[0][0]}-{ends[1][0]}: give drr or fifo")
+        if queue not in ("drr", "fifo", "priority"):
+            raise ValueError(f"queue {queue!r} on {ends[0][0]}-{ends[1][0]}: give drr, fifo or priority")
         for node, interface in ends:
             if not 0 < len(interface) < 16:
                 raise ValueError(f"interface {interface!r} of {node}: the kernel allows 1 to 15 characters")

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emulation import marks
 from emulation.shaping import Shape, ShapingError, answers, class_ceilings
 
 DEMO = Shape(36e6)
@@ -54,6 +55,31 @@ def test_drr_has_a_class_and_a_queue_for_each_value_of_the_masked_source(mask):
     assert flows == leaves
     for source in ("10.64.0.4", "10.67.0.200", "10.65.3.7"):
         assert int(ipaddress.IPv4Address(source)) & mask in values
+
+
+def test_priority_has_a_class_for_each_level_in_order_and_what_is_unmarked_goes_with_the_first():
+    lines = [line.split() for line in Shape(36e6, "priority").commands("ks0")]
+    priority = {}
+    for words in lines:
+        if words[0] == "class" and "prio" in words:
+            priority[words[words.index("classid") + 1]] = int(words[words.index("prio") + 1])
+    marked = {}
+    for words in lines:
+        if words[0] == "filter":
+            value, mask = (int(word, 16) for word in words[words.index("u32", words.index("match")) + 1 :][:2])
+            marked[value, mask] = priority.pop(words[-1])
+    for level in range(marks.LEVELS):
+        header = 0x4500_0000 | marks.tos(level) << 16 | 0x05DC  # version, field, length; ECN's bits are nobody's
+        for ecn in (0, 1 << 16):
+            assert [prio for (value, mask), prio in marked.items() if (header | ecn) & mask == value] == [level]
+    assert priority == {"1:10": 0}
+    assert [words[-1] for words in lines[:1]] == ["10"], "unmarked packets go to class 1:10"
+
+
+def test_there_are_as_many_levels_as_the_kernel_has_priorities():
+    for level in (-1, 8):
+        with pytest.raises(ValueError, match="give 0 to 7"):
+            marks.tos(level)
 
 
 def test_a_fifo_has_one_class_and_one_queue():

@@ -277,6 +277,16 @@ def test_where_both_roles_fit_into_one_rack_no_kv_crosses_an_uplink():
             assert walk(cluster, prefill, ips[decode]) == {(prefill, "kl0", decode)}
 
 
+def test_where_others_go_first_a_late_acknowledgement_is_no_timeout():
+    assert kv_timeouts_ms(demo()) == {40}
+    assert kv_timeouts_ms(demo(pooled=True, queue="priority")) == {1000}
+
+
+def kv_timeouts_ms(cluster: Cluster) -> set[int | None]:
+    routes = [route for host in cluster.hosts() for route in cluster.nodeInfo(host)["routes"]]
+    return {route.rto_min_ms for route in routes if route.rto_min_ms is not None}
+
+
 def test_racks_are_apart_or_mixed():
     with pytest.raises(ValueError, match="racks 'shared': give apart or mixed"):
         demo(racks="shared")
