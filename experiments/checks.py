@@ -115,7 +115,7 @@ def _tenant(at: SpecPath, tenant: Tenant) -> Iterator[Issue]:
     if tenant.name.startswith("warmup-"):
         yield Issue((*at, "name"), f"{tenant.name!r}: names starting with 'warmup-' are the warm-up's; choose another")
     if tenant.source == SYNTHETIC:
-        for key in ("path", "offset_s", "ties"):
+        for key in ("path", "offset_s", "ties", "windows"):
             if getattr(tenant, key) is not None:
                 yield Issue((*at, key), f"{getattr(tenant, key)!r}: source {SYNTHETIC} reads no trace; remove {key}")
         for key in ("copies", "speedup"):
@@ -131,6 +131,11 @@ def _tenant(at: SpecPath, tenant: Tenant) -> Iterator[Issue]:
     if tenant.migrate == "affinity" and tenant.source in WITHOUT_SESSIONS:
         yield Issue(
             (*at, "migrate"), f"affinity needs sessions and a {tenant.source} trace has none; use always or a fraction"
+        )
+    if tenant.windows == "per-seed" and tenant.offset_s is not None:
+        yield Issue(
+            (*at, "offset_s"),
+            f"{tenant.offset_s:g}: with windows per-seed the seed says where the window is; remove offset_s",
         )
     if tenant.path is None:
         key = ".".join(str(part) for part in (*at, "path"))

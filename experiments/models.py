@@ -176,6 +176,11 @@ class Tenant(SpecModel):
         default=CONTEXT_LIMIT_TOKENS, ge=2, description="longer requests of a trace are dropped"
     )
     copies: int = Field(default=1, ge=1, le=1000, description="shifted copies of a trace to superpose")
+    windows: Literal["same", "per-seed"] | None = Field(
+        default=None,
+        description="same (default): every seed replays the window at offset_s; per-seed: the trace and each of its "
+        "copies is turned by a shift drawn from the seed, so that each seed replays another window",
+    )
     speedup: float = Field(
         default=1.0, gt=0, le=1e6, description="every time of a trace is divided by it (2 is twice as fast)"
     )
@@ -192,7 +197,7 @@ class Tenant(SpecModel):
 
     def tenant_spec(self) -> TenantSpec:
         """The tenant as the workloads know it."""
-        return TenantSpec(**(self.model_dump() | {"ties": self.ties or "spread"}))
+        return TenantSpec(**(self.model_dump() | {"ties": self.ties or "spread", "windows": self.windows or "same"}))
 
 
 class Workload(SpecModel):

@@ -17,7 +17,7 @@ from workloads import synthetic
 from workloads.prediction import prediction_factor
 from workloads.prefill import PrefillTiming
 from workloads.request import Request
-from workloads.seeds import stream
+from workloads.seeds import stream, uniform
 from workloads.tenants import TenantSpec, migrates, owned_instances, owned_prefill_counts
 from workloads.traces.formats import FORMATS, SOURCES, open_trace
 from workloads.traces.reading import Reading
@@ -230,9 +230,17 @@ def _traced(
         copies=tenant.copies,
         ties=tenant.ties,
         rng=stream(seed, tenant.name, "ties"),
+        shifts=_drawn_shifts(tenant, seed),
     )
     facts = {"time_factor": slice_.time_factor, "offset_s": slice_.offset_s, "trace": trace.report, "notes": notes}
     return drafts(slice_.warmup, "warmup-"), drafts(slice_.measured, ""), facts
+
+
+def _drawn_shifts(tenant: TenantSpec, seed: int) -> list[float] | None:
+    """By which share of the trace each copy is turned, where every seed has a window of its own."""
+    if tenant.windows == "same":
+        return None
+    return [uniform(seed, tenant.name, "window", str(copy)) for copy in range(tenant.copies)]
 
 
 def _started(
@@ -248,7 +256,11 @@ def _started(
     path = str(tenant.path)
     if tenant.load is None:
         raise TraceError(path, None, "the trace has no arrival times, so its sessions are started at a load; give one")
-    for key, given in (("offset_s", tenant.offset_s is not None), ("copies", tenant.copies != 1)):
+    for key, given in (
+        ("offset_s", tenant.offset_s is not None),
+        ("copies", tenant.copies != 1),
+        ("windows", tenant.windows != "same"),
+    ):
         if given:
             raise TraceError(path, None, f"the trace has no arrival times for {key} to act on; remove {key}")
     found = corpus(reading, timing)

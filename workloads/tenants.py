@@ -22,7 +22,9 @@ class TenantSpec:
     `always`, `affinity` or the fraction of requests whose prefix crosses. `profile` belongs to the synthetic source;
     `path`, `offset_s` (seconds of the trace, before any scaling, at which the measured window starts; None: as early
     as the warm-up allows) and `ties` to traces. Requests longer than `max_context_tokens` are dropped and counted.
-    `copies` superposes that many shifted copies of a trace. `speedup` divides every time of a trace (2 replays twice
+    `copies` superposes that many shifted copies of a trace. `windows`: with `same` every seed replays the window at
+    `offset_s`; with `per-seed` every copy is turned by a shift drawn from the seed, wrapped around, so that each seed
+    replays a window of its own. `speedup` divides every time of a trace (2 replays twice
     as fast: arrivals, think times, sessions); a trace with arrival times takes either it or a load.
     """
 
@@ -37,6 +39,7 @@ class TenantSpec:
     ties: Literal["spread", "keep"] = "spread"
     max_context_tokens: int = CONTEXT_LIMIT_TOKENS
     copies: int = 1
+    windows: Literal["same", "per-seed"] = "same"
     speedup: float = 1.0
 
 

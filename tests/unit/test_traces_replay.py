@@ -120,6 +120,7 @@ def test_the_warm_up_of_synthesised_sessions_has_sessions_of_its_own(turns):
         ({}, "give one"),
         ({"load": 0.5, "offset_s": 1.0}, "remove offset_s"),
         ({"load": 0.5, "copies": 2}, "remove copies"),
+        ({"load": 0.5, "windows": "per-seed"}, "remove windows"),
     ],
 )
 def test_what_sessions_without_arrival_times_cannot_do_is_refused(turns, options, message):
@@ -160,6 +161,21 @@ def test_a_trace_too_short_for_its_load_says_that_copies_help_and_they_do(tmp_pa
 def test_copies_have_sessions_of_their_own(tmp_path):
     found = run(trace_samples.write("bailian", tmp_path), window_s=30.0, copies=2)
     assert {r.session for r in found.requests} == {f"{i}{suffix}" for i in range(12) for suffix in ("", "#1")}
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_with_windows_per_seed_each_seed_sees_the_trace_turned_by_a_shift_of_its_own(tmp_path, copies):
+    path = trace_samples.write("vidur", tmp_path)
+
+    def of(seed):
+        found = run(path, window_s=30.0, copies=copies, windows="per-seed", seed=seed)
+        return [(r.arrival_s, r.new_tokens) for r in found.requests]
+
+    assert of(1) == of(1)
+    assert of(1) != of(2)
+    for seed in (1, 2):  # every row of every copy is there once, whatever the shift
+        assert len(of(seed)) == copies * CALLS
+        assert sorted(n for _, n in of(seed)) == sorted(n for _, n in of(3))
 
 
 def test_a_large_file_is_read_as_far_as_the_slice_needs_and_gives_the_same_slice(tmp_path, monkeypatch):

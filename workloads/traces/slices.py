@@ -35,10 +35,12 @@ def slice_of(
     copies: int,
     ties: str,
     rng: np.random.Generator,
+    shifts: Sequence[float] | None = None,
 ) -> tuple[Replay, Trace, tuple[str, ...]]:
     """The slice that `replay` cuts, what was read for it, and what to say about it. Raises TraceError.
 
-    Ties are spread over the tick (`spread`) or kept (`keep`); `rng` draws where.
+    Ties are spread over the tick (`spread`) or kept (`keep`); `rng` draws where. `shifts`: by which share of the
+    trace's length each copy is turned; None: copy i by i / copies.
     """
     state = rng.bit_generator.state
 
@@ -54,11 +56,19 @@ def slice_of(
                 f"rows that share a time are spread over the tick of {trace.report.tick_s:g} s "
                 "(ties: keep replays bursts)"
             )
-        if copies > 1:
-            trace, times_s = _superposed(trace, times_s, copies)
+        if copies > 1 or shifts is not None:
+            by = [i / copies for i in range(copies)] if shifts is None else shifts
+            trace, times_s = _superposed(trace, times_s, by)
+            how = (
+                f"by a further 1/{copies} of its span"
+                if shifts is None
+                else "by a share of its span drawn from the seed"
+            )
             notes.append(
-                f"{copies} copies of the trace are superposed, each shifted by a further 1/{copies} of its span and "
-                "wrapped around; they share no prefix"
+                f"{copies} copies of the trace are superposed, each shifted {how} and wrapped around; they share no "
+                "prefix"
+                if copies > 1
+                else f"the trace is shifted {how} and wrapped around"
             )
         slice_ = replay(
             trace,
@@ -84,7 +94,7 @@ def slice_of(
                 del rows[:_ROWS_BEFORE_OFFSET]
                 next_try = len(rows) + _FIRST_TRY_ROWS
             continue
-        if len(rows) < next_try or copies > 1:
+        if len(rows) < next_try or copies > 1 or shifts is not None:
             continue
         next_try = 2 * len(rows)
         try:
@@ -96,18 +106,18 @@ def slice_of(
     return cut(rows)
 
 
-def _superposed(trace: Trace, times_s: Sequence[float], copies: int) -> tuple[Trace, list[float]]:
-    """The rows of all copies in time order. Copy i is shifted by i / copies of the trace's length, and what leaves the
-    end comes in at the start, so that the rate is `copies` times the trace's throughout."""
+def _superposed(trace: Trace, times_s: Sequence[float], shifts: Sequence[float]) -> tuple[Trace, list[float]]:
+    """The rows of all copies in time order. Copy i is shifted by `shifts[i]` of the trace's length, and what leaves the
+    end comes in at the start, so that the mean rate is that of the trace, times the copies."""
     tick_s = trace.report.tick_s or trace.report.span_s / max(1, len(times_s) - 1)
     length_s = times_s[-1] + tick_s
     if length_s <= 0:
         raise TraceError(trace.report.path, None, "all rows share one time, so shifted copies cannot be superposed")
     merged: list[tuple[float, int, int, TraceRow]] = []
-    for copy in range(copies):
+    for copy, shift in enumerate(shifts):
         suffix = f"#{copy}" if copy else ""
         for i, (time_s, row) in enumerate(zip(times_s, trace.rows, strict=True)):
-            at_s = (time_s + copy * length_s / copies) % length_s
+            at_s = (time_s + shift * length_s) % length_s
             session = f"{row.session}{suffix}" if row.session else ""
             merged.append((at_s, copy, i, changed(row, time_s=at_s, session=session)))
     merged.sort(key=lambda item: item[:3])
