@@ -126,11 +126,13 @@ def test_test_runs_pytest_in_the_checkout_on_the_tests_it_is_given(ready: Checko
     )
 
 
-def test_test_runs_the_tier_of_ryu_in_a_process_of_its_own(ready: Checkout, tmp_path: Path) -> None:
+def test_test_runs_each_tier_in_a_process_of_its_own(ready: Checkout, tmp_path: Path) -> None:
     (ready.path / "pytest.py").write_text(CLI.replace("'cli'", "'pytest'"))
     assert ready.run("test", "-k", "a or b", cwd=tmp_path).stdout.splitlines() == [
         f"pytest {ready.path} tests/openflow -k a or b",
-        f"pytest {ready.path} tests/unit tests/packets -k a or b",
+        f"pytest {ready.path} tests/unit --numprocesses=logical -k a or b",
+        f"pytest {ready.path} tests/benchmarks -k a or b",
+        f"pytest {ready.path} tests/packets -k a or b",
     ]
 
 
