@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from controllers.circuit_keeper import CircuitKeeper, grant, record
@@ -17,7 +17,7 @@ from controllers.datapaths import DatapathFault
 from controllers.deadline import LIMIT_S, decides_within
 from controllers.demand import Demand, EventError, FabricController, Placement
 from controllers.event_log import EventLog
-from controllers.grants import GrantStreams
+from controllers.grants import GrantStream, GrantStreams
 from controllers.metrics import Metrics
 from controllers.plugin import PluginFault, last_lines
 from controllers.purge import UnixctlError
@@ -59,7 +59,7 @@ class FabricShell:
         self.metrics = metrics
         self.fault: str | None = None
         self.clock: RunClock | None = None
-        self.grants = GrantStreams(self.now_s)
+        self.grants = GrantStreams(self.now_s, deserted=self._sender_lost)
         self._core = core
         self._log = log
         self._cleared: set[int] = set()
@@ -103,8 +103,9 @@ class FabricShell:
         """Every window that is booked, dark or live."""
         return [record(window) for window in self._keeper.open_windows()] if self._keeper else []
 
-    def listen(self, instance: str) -> Iterator[bytes]:
-        """The grant stream of a prefill instance; it begins with what is live already."""
+    def listen(self, instance: str) -> GrantStream:
+        """The grant stream of a prefill instance; it begins with what is live already. Close it when the listener has
+        gone: with the last one, what is reserved for the instance is free again."""
         windows = self._keeper.open_windows() if self._keeper else ()
         return self.grants.listen(instance, [grant(w) for w in windows if w.prefill == instance and w.state == "live"])
 
@@ -215,6 +216,17 @@ class FabricShell:
             self._event(at_s, lambda now_s: self._core.expire(request_id, f"transfer of {part} failed", now_s))
         else:
             self._event(at_s, lambda now_s: self._core.transfer_done(request_id, part, now_s))
+
+    def _sender_lost(self, instance: str) -> None:
+        """Nobody listens for this prefill instance any more: it is dead, or (its stream alone being lost) has given
+        up whatever it had asked for. Nothing that is reserved for it will be used."""
+        if self.clock is None or self._keeper is None:
+            return
+        assert isinstance(self._core, Reservations)
+        lost = self._core.sender_lost(instance, f"{instance} is gone: its grant stream has ended", self.clock.now_s())
+        if lost:
+            self._log.write("sender-lost", t_s=self.clock.now_s(), prefill=instance, requests=lost)
+            self._keeper.advance()
 
     def _event(self, at_s: float, decide: Callable[[float], Answer]) -> Answer:
         if self.clock is None:

@@ -1,9 +1,13 @@
-"""The grant streams: each prefill instance is told, the moment it happens, which of its windows are live."""
+"""The grant streams: each prefill instance is told, the moment it happens, which of its windows are live.
+
+A stream is also how the controller knows that a sender is alive: the kernel closes the connection of a process that
+was killed, whatever it was doing.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from eventlet import queue as green_queue
@@ -19,36 +23,74 @@ class GrantStreams:
     """Newline-delimited JSON to whoever listens for an instance; a listener that comes late first hears what is live
     already."""
 
-    def __init__(self, now_s: Callable[[], float | None], heartbeat_s: float = HEARTBEAT_S) -> None:
-        """`now_s` stamps heartbeats: run-clock seconds, None before the clock starts."""
+    def __init__(
+        self,
+        now_s: Callable[[], float | None],
+        heartbeat_s: float = HEARTBEAT_S,
+        deserted: Callable[[str], None] = lambda instance: None,
+    ) -> None:
+        """`now_s` stamps heartbeats: run-clock seconds, None before the clock starts. `deserted(instance)` is called
+        when the last listener of an instance has gone."""
         self._now_s = now_s
         self._heartbeat_s = heartbeat_s
-        self._listeners: dict[str, set[green_queue.LightQueue]] = {}
+        self._deserted = deserted
+        self._listeners: dict[str, set[GrantStream]] = {}
 
     def push(self, instance: str, grant: dict[str, Any]) -> None:
         """Hand a grant to the instance's listeners; never blocks."""
         for listener in self._listeners.get(instance, ()):
             listener.put(_line(grant))
 
-    def listen(self, instance: str, live_already: Iterable[dict[str, Any]]) -> Iterator[bytes]:
-        """Lines for one listener, for ever; closing the iterator ends it. The first line comes at once."""
-        listener: green_queue.LightQueue = green_queue.LightQueue()
-        listener.put(self._heartbeat())
+    def listen(self, instance: str, live_already: Iterable[dict[str, Any]]) -> GrantStream:
+        """Lines for one listener, for ever; closing the stream ends it. The first line comes at once."""
+        stream = GrantStream(self.heartbeat, self._heartbeat_s, lambda: self._left(instance, stream))
+        stream.put(self.heartbeat())
         for grant in live_already:
-            listener.put(_line(grant))
-        # registered here and not in the generator, which only runs when it is first asked for a line
-        self._listeners.setdefault(instance, set()).add(listener)
-        return self._lines(instance, listener)
+            stream.put(_line(grant))
+        self._listeners.setdefault(instance, set()).add(stream)
+        return stream
 
-    def _lines(self, instance: str, listener: green_queue.LightQueue) -> Iterator[bytes]:
-        try:
-            while True:
-                try:
-                    yield listener.get(timeout=self._heartbeat_s)
-                except green_queue.Empty:
-                    yield self._heartbeat()
-        finally:
-            self._listeners[instance].discard(listener)
-
-    def _heartbeat(self) -> bytes:
+    def heartbeat(self) -> bytes:
+        """A line that only tells that we are here."""
         return _line({"heartbeat": self._now_s()})
+
+    def _left(self, instance: str, stream: GrantStream) -> None:
+        self._listeners[instance].discard(stream)
+        if not self._listeners[instance]:
+            self._deserted(instance)
+
+
+class GrantStream:
+    """The lines of one listener, and a heartbeat whenever there was none for a while."""
+
+    def __init__(self, heartbeat: Callable[[], bytes], heartbeat_s: float, left: Callable[[], None]) -> None:
+        self._lines: green_queue.LightQueue = green_queue.LightQueue()
+        self._heartbeat = heartbeat
+        self._heartbeat_s = heartbeat_s
+        self._left = left
+        self._open = True
+
+    def put(self, line: bytes) -> None:
+        """Queue a line; never blocks."""
+        self._lines.put(line)
+
+    def __iter__(self) -> GrantStream:
+        return self
+
+    def __next__(self) -> bytes:
+        if not self._open:
+            raise StopIteration
+        try:
+            line: bytes = self._lines.get(timeout=self._heartbeat_s)
+        except green_queue.Empty:
+            return self._heartbeat()
+        if not self._open:
+            raise StopIteration
+        return line
+
+    def close(self) -> None:
+        """The listener has gone; whoever waits for the next line is told so. May be called again."""
+        if self._open:
+            self._open = False
+            self._lines.put(b"")
+            self._left()

@@ -17,10 +17,12 @@ from typing import Annotated, Any, Literal, TypeVar
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ryu.app.wsgi import ControllerBase, Request, Response, WSGIApplication, route
+from ryu.lib import hub
 
 from controllers.config import one_line
 from controllers.demand import Demand, EventError, Placement
 from controllers.fabric_shell import LONGEST_PREFILL_S, FabricShell
+from controllers.grants import GrantStream
 from controllers.plugin import PluginFault
 
 LOG = logging.getLogger(__name__)
@@ -139,6 +141,17 @@ def _answers(event: str) -> Callable[[Handler], Callable[..., Response]]:
     return decorate
 
 
+def _close_at_hangup(connection: Any, stream: GrantStream) -> None:
+    """Close a stream as soon as its listener hangs up; a write would learn of it with the second heartbeat."""
+    try:
+        # a listener says nothing more, so whatever can be read is the end
+        said = connection.recv(1, socket.MSG_PEEK)
+    except OSError:
+        said = b""
+    if not said:
+        stream.close()
+
+
 class Northbound(ControllerBase):
     """The routes. Ryu makes one for every request."""
 
@@ -181,8 +194,11 @@ class Northbound(ControllerBase):
         # each line leaves at once: no coalescing in the server, none in the kernel (a grant behind an unacknowledged
         # one waits 40 ms)
         req.environ["eventlet.minimum_write_chunk_size"] = 0
-        req.environ["eventlet.input"].get_socket().setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return Response(app_iter=self.shell.listen(name), content_type="application/x-ndjson")
+        connection = req.environ["eventlet.input"].get_socket()
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        stream = self.shell.listen(name)
+        hub.spawn(_close_at_hangup, connection, stream)
+        return Response(app_iter=stream, content_type="application/x-ndjson")
 
     @route("state", "/v1/circuits", methods=["GET"])
     @_answers("circuits")

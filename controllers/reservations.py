@@ -125,6 +125,16 @@ class Reservations:
         for window in self.timetable.open_windows(request_id):
             self.timetable.end(window, "expired", reason, now_s)
 
+    def sender_lost(self, prefill: str, reason: str, now_s: float) -> list[str]:
+        """A prefill instance is gone: its requests that have a placement die with it. Returns their ids.
+
+        Those without one hold nothing, and where only the instance's ear was lost they go on.
+        """
+        lost = self.requests.placed_from(prefill)
+        for request_id in lost:
+            self.expire(request_id, reason, now_s)
+        return lost
+
     def refuse(self, window_id: int, reason: str, now_s: float) -> Window:
         """The shell could not set this circuit up: the window ends as refused, and its request with it."""
         window = self.windows[window_id]

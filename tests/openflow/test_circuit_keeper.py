@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ryu.lib import hub
 
-from controllers.demand import EventError
+from controllers.demand import Demand, EventError
 from controllers.fabric_shell import Conflict
 from controllers.reconfiguration import STEPS
 from tests.openflow.fabric import Fabric
@@ -326,3 +326,53 @@ def test_a_plane_that_connects_anew_while_the_clock_runs_is_a_fault_and_keeps_it
     fabric.shell.plane_connected(1)
     assert fabric.shell.fault == "datapath 1: connected anew while the clock ran"
     assert [sorted(switch.table.circuits()) for switch in fabric.switches] == rules
+
+
+@pytest.mark.parametrize("state", ["booked", "dark", "live"])
+def test_when_its_last_listener_has_gone_a_sender_holds_nothing(build: Build, state: str) -> None:
+    fabric = build(decodes=1, tau_s=0.05)
+    fabric.start()
+    streams = [fabric.shell.listen("p0"), fabric.shell.listen("p0")]
+    if state == "booked":
+        fabric.ask("r9", "p1", head_bytes=1_000_000_000)
+    fabric.ask("r0", "p0", head_bytes=1_000_000_000)
+    fabric.wait(lambda: fabric.state("r0") == state)
+    streams[0].close()
+    streams[0].close()
+    assert fabric.state("r0") == state, "another listens still"
+    streams[1].close()
+    fabric.wait(lambda: fabric.state("r0") == "expired")
+    assert "r0" not in {window["request"] for window in fabric.shell.reservations()}
+    assert fabric.core.requests.unfinished["d0"] == (1 if state == "booked" else 0)
+    (line,) = fabric.events("sender-lost")
+    assert (line["prefill"], line["requests"]) == ("p0", ["r0"])
+    assert "p0 is gone" in fabric.events("window")[-1]["reason"]
+    assert fabric.shell.health()["fault"] is None
+
+
+def test_a_sender_that_listens_again_is_served_again(build: Build) -> None:
+    """Only its ear was lost: what it had not asked for yet goes on."""
+    fabric = build()
+    fabric.start()
+    stream = fabric.shell.listen("p0")
+    fabric.shell.admitted(Demand("r0", "t", "", "p0", 1_000_000, 0, 0, 0.0, True), fabric.now_s())
+    stream.close()
+    with pytest.raises(StopIteration):
+        next(stream)
+    fabric.shell.listen("p0")
+    fabric.shell.prefill_started("r0", fabric.now_s(), fabric.now_s())
+    assert fabric.shell.last_chunk_started("r0", fabric.now_s(), fabric.now_s()) is not None
+    fabric.wait(lambda: fabric.state("r0") == "live")
+
+
+def test_a_listener_that_waits_for_a_line_is_woken_when_its_stream_is_closed(build: Build) -> None:
+    fabric = build()
+    stream = fabric.shell.listen("p0")
+    heard: list[bytes] = []
+    reader = hub.spawn(lambda: heard.extend(stream))
+    hub.sleep(0.005)
+    began_s = time.monotonic()
+    stream.close()
+    hub.joinall([reader])
+    assert time.monotonic() - began_s < 2, "it did not wait for the next heartbeat"
+    assert len(heard) == 1
