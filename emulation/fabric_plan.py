@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from emulation.scale import ScaleModel
+from emulation.shaping import MIN_QUEUE_BYTES, MSS_BYTES, QUEUE_S, SEGMENT_BYTES
 from experiments.spec import Eps, Experiment, Fabric, Ocs
-from topologies.cluster import Cluster
+from topologies.cluster import RTO_MIN_MS, Cluster
 from workloads.request import Request
 
 CONGESTION_CONTROL = "cubic"
@@ -35,6 +36,16 @@ class FabricPlan:
     def kv_goodput_bps(self) -> float:
         """Emulated payload rate of a KV link."""
         return self.scale.emulated_bytes_per_s(self.experiment.kv_goodput_bytes_per_s) * 8
+
+    @property
+    def rto_min_ms(self) -> int:
+        """TCP's minimum RTO on KV routes, in wall milliseconds.
+
+        A queue is at least 60 KB, so it drains the more slowly the slower the links are: a timeout that is not longer
+        than that fires on segments which merely wait (one transfer in nine, at 9 Mbit/s and 40 ms).
+        """
+        drain_s = MIN_QUEUE_BYTES * 8 / (self.kv_goodput_bps * SEGMENT_BYTES / MSS_BYTES)
+        return round(RTO_MIN_MS * max(1.0, drain_s / QUEUE_S))
 
     @property
     def ecmp_unit(self) -> str:
@@ -66,6 +77,7 @@ class FabricPlan:
             pooled=isinstance(self.fabric, Eps) and self.fabric.routing != "ecmp",
             kv_goodput_bps=self.kv_goodput_bps,
             queue=self.fabric.queue if isinstance(self.fabric, Eps) else "drr",
+            rto_min_ms=self.rto_min_ms,
         )
 
     def reachable(self, cluster: Cluster) -> dict[str, list[str]]:

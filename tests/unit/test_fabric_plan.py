@@ -36,6 +36,17 @@ def test_time_dilation_slows_the_links():
     assert plan(0, "scale.time_dilation=4").kv_goodput_bps == pytest.approx(9e6)
 
 
+@pytest.mark.parametrize(("dilation", "rto_min_ms"), [(1, 40), (2, 80), (4, 160)])
+def test_a_timeout_is_longer_than_a_queue_that_drains_slowly(dilation, rto_min_ms):
+    slowed = plan(0, f"scale.time_dilation={dilation}")
+    routes = slowed.cluster().nodeInfo("p0")["routes"]
+    assert {route.rto_min_ms for route in routes if route.prefix.startswith("10.64.")} == {rto_min_ms}
+
+
+def test_a_faster_link_keeps_the_shortest_timeout():
+    assert plan(0, "scale.rate_scale=1e-3").rto_min_ms == 40
+
+
 def test_a_controller_of_circuits_is_told_the_planes_and_of_packets_none():
     circuits = plan(1)
     told = circuits.controller(circuits.cluster(), unixctl="/x.ctl", log=Path("/log"))
