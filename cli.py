@@ -7,6 +7,7 @@ import typer
 from commands.artifacts import compare, report
 from commands.machine import clean, doctor
 from commands.packets import demo, run
+from commands.sweep import sweep
 from commands.traces import fit, trace
 from commands.twin import simulate, validate
 from economics.commands import cost, link_budget
@@ -18,7 +19,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, run, simulate, validate, doctor, clean, fit, report, compare, trace, cost, link_budget):
+for command in (demo, run, simulate, validate, sweep, doctor, clean, fit, report, compare, trace, cost, link_budget):
     app.command(command.__name__.replace("_", "-"))(command)
 
 if __name__ == "__main__":

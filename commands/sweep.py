@@ -1,0 +1,190 @@
+"""`heliograph sweep`: any grid of experiments, on this machine's processes or on a Dask cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from commands.door import BAD_INPUT, INTERRUPTED, ExperimentFile, Overrides, Seed, fail, give_back, need_root
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sweeps.cell import Cell
+    from sweeps.execute import Executed
+    from sweeps.grid import GridDirectory
+
+Workers = Annotated[
+    int | None, typer.Option(min=1, max=1024, help="worker processes of this machine (default: one a core)")
+]
+Scheduler = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="use the workers of this Dask scheduler instead")
+]
+GridDir = Annotated[
+    Path | None,
+    typer.Option(
+        help="where the artifacts go: new, empty, or an interrupted one of the same grid, which goes on "
+        "(default results/runs/TIME-NAME)"
+    ),
+]
+
+
+def sweep(
+    experiment: ExperimentFile,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(metavar="key=a,b,c", help="an axis of the grid; * in the key is every item of a list"),
+    ] = None,
+    overrides: Overrides = None,
+    seed: Seed = None,
+    emulate: Annotated[
+        bool, typer.Option("--emulate", help="run every cell with real packets (root), one at a time a machine")
+    ] = False,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    artifact_dir: GridDir = None,
+    keep: Annotated[str, typer.Option(help="of each cell: all its artifacts, or its figures only")] = "all",
+    constants: Annotated[
+        Path | None, typer.Option(help="delays of the twin: fidelity.json of a run, or a YAML file of constants")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option(help="check the grid and list its cells")] = False,
+) -> None:
+    """Run a grid: every combination of the axes, with every fabric and seed of the file (simulated unless told)."""
+    from rich.console import Console
+
+    from experiments.spec import SpecError
+    from results.artifacts import ArtifactError, write_json, write_text
+    from simulation.constants import Constants, ConstantsError, read_constants
+    from sweeps.axes import SweepError, parse_axes
+    from sweeps.grid import GridDirectory, cells_of
+    from sweeps.table import cells_frame, grid_json, grid_table
+
+    if keep not in ("all", "figures"):
+        fail(f"--keep {keep!r} is neither all nor figures", BAD_INPUT)
+    if emulate and constants is not None:
+        fail("--constants are delays of the twin, and --emulate measures them: leave one out", BAD_INPUT)
+    if scheduler is not None and workers is not None:
+        fail("--workers starts processes here and --scheduler uses others: leave one out", BAD_INPUT)
+    if emulate and scheduler is None and (workers or 1) > 1:
+        fail(
+            f"--workers {workers}: a machine emulates one cell at a time; leave it out, or give --scheduler", BAD_INPUT
+        )
+    try:
+        axes = parse_axes(over or [])
+        delays = Constants() if constants is None else read_constants(constants)
+        cells = cells_of(
+            experiment,
+            axes,
+            sets=overrides or [],
+            seed=seed,
+            substrate="emulation" if emulate else "simulation",
+            keep="all" if keep == "all" else "figures",
+            constants=delays,
+        )
+        check_arrivals(experiment, cells)
+    except (ConstantsError, SpecError, SweepError) as error:
+        fail(str(error), BAD_INPUT)
+    if dry_run:
+        for cell in cells:
+            typer.echo(cell.path)
+        typer.echo(f"{len(cells)} cells")
+        raise typer.Exit
+    if emulate and scheduler is None:
+        need_root("an emulated cell makes network namespaces")
+    definition = {
+        "schema": 1,
+        "experiment": str(experiment.resolve()),
+        "axes": {axis.key: list(axis.values) for axis in axes},
+        "cells": len(cells),
+        "grid": _grid_digest(cells),
+        "keep": keep,
+        "source": cells[0].source,
+    }
+    console = Console(highlight=False)
+    try:
+        directory = GridDirectory.create_or_resume(f"sweep-{experiment.stem}", definition, artifact_dir)
+        done = compute(cells, directory, console, "sweep", workers=workers, scheduler=scheduler, emulator=emulate)
+        write_text(directory.path / "results.csv", cells_frame(axes, done.outcomes).to_csv(index=False))
+        write_json(directory.path / "results.json", grid_json(axes, done.outcomes, done.failures))
+    except (ArtifactError, SweepError) as error:
+        fail(str(error), BAD_INPUT)
+    Console(highlight=False, width=max(console.width, 200)).print(grid_table(axes, done.outcomes))
+    give_back(directory.path)
+    console.print(f"results: {directory.path / 'results.csv'}", soft_wrap=True)
+    if done.failures:
+        fail(f"{len(done.failures)} of {len(cells)} cells failed; the same command tries them again")
+
+
+def compute(
+    cells: list[Cell],
+    directory: GridDirectory,
+    console: Console,
+    title: str,
+    *,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    emulator: bool = False,
+) -> Executed:
+    """Compute what is unfinished on workers that are gone afterwards, also after Ctrl-C and SIGTERM, which end the
+    command with their exit status and say how to go on. Raises ArtifactError and SweepError."""
+    from sweeps.execute import execute, unfinished
+    from sweeps.progress import GridProgress
+    from sweeps.workers import workers as dask_workers
+
+    left = unfinished(cells, directory)
+    count = 1 if emulator else min(workers or os.cpu_count() or 1, max(len(left), 1))
+    previous = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        with GridProgress(title, console=console) as progress:
+            if not left:
+                return execute(cells, directory, None, progress)
+            with dask_workers(count, scheduler=scheduler, emulator=emulator) as client:
+                return execute(cells, directory, client, progress)
+    except (KeyboardInterrupt, _Terminated) as error:
+        code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 128 + signal.SIGTERM
+        finished = len(cells) - len(unfinished(cells, directory))
+        fail(
+            f"interrupted: {finished} of {len(cells)} cells are finished in {directory.path}; the same command with "
+            f"--artifact-dir {directory.path} goes on with the others",
+            code,
+        )
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def check_arrivals(path: Path, cells: list[Cell]) -> None:
+    """Refuse what the first cell's arrivals cannot be; those of the others are looked at when they are computed. Raises
+    SweepError."""
+    import yaml
+
+    from experiments.spec import Experiment
+    from sweeps.axes import SweepError
+    from workloads.traces.trace import TraceError
+
+    try:
+        found = Experiment.model_validate(yaml.safe_load(cells[0].config)).arrivals(cells[0].seed)
+    except TraceError as error:
+        raise SweepError(str(error)) from error
+    if all(request.warmup for request in found.requests):
+        raise SweepError(
+            f"{path}: no request falls into the measured window of seed {cells[0].seed}; make workload.window_s "
+            "longer, raise the tenants' load, or move offset_s of a trace"
+        )
+
+
+class _Terminated(Exception):
+    """SIGTERM, raised where it struck."""
+
+
+def _terminated(number: int, frame: Any) -> None:
+    raise _Terminated
+
+
+def _grid_digest(cells: list[Cell]) -> str:
+    import hashlib
+
+    return hashlib.sha256("".join(cell.digest for cell in cells).encode()).hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""Grids of experiments: what their cells are, who runs them, and what came out."""

@@ -1,0 +1,74 @@
+"""Run the cells of a grid on Dask, and keep each as soon as it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from distributed import Client, as_completed
+
+from sweeps.cell import Cell, run_cell
+from sweeps.grid import GridDirectory, Outcome
+from sweeps.progress import GridProgress
+from sweeps.workers import EMULATOR
+
+
+@dataclass
+class Executed:
+    """Outcomes in the order of the cells, and why those that failed did."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+def unfinished(cells: Sequence[Cell], directory: GridDirectory) -> list[Cell]:
+    """The cells that are still to be computed."""
+    return [cell for cell in cells if directory.outcome(cell) is None]
+
+
+def execute(cells: Sequence[Cell], directory: GridDirectory, client: Client | None, progress: GridProgress) -> Executed:
+    """Compute what is not finished yet (with no client: nothing), and return everything.
+
+    A worker that dies loses the cell it was at, which another worker computes; what was finished is on disk. A cell
+    whose workers die again and again, or that raises, is named in `failures`; the others go on. Raises ArtifactError
+    where a cell cannot be written.
+    """
+    done = Executed()
+    left = unfinished(cells, directory)
+    progress.start(len(cells), len(cells) - len(left))
+    if client is not None and left:
+        _compute(left, directory, client, progress, done)
+    for cell in cells:
+        if (outcome := directory.outcome(cell)) is not None:
+            done.outcomes.append(outcome)
+    return done
+
+
+def _compute(
+    left: Sequence[Cell], directory: GridDirectory, client: Client, progress: GridProgress, done: Executed
+) -> None:
+    futures = {
+        client.submit(
+            run_cell,
+            cell,
+            key=f"cell-{cell.digest}",
+            pure=False,
+            priority=-number,  # in order: neighbours share their arrivals
+            resources={EMULATOR: 1} if cell.substrate == "emulation" else None,
+        ): cell
+        for number, cell in enumerate(left)
+    }
+    try:
+        for future in as_completed(list(futures), loop=client.loop):
+            cell = futures.pop(future)
+            if future.status == "finished":
+                result = future.result()
+                directory.keep(cell, result)
+                progress.finished(cell, result.wall_s)
+            else:
+                error = future.exception()
+                done.failures[cell.path] = f"{type(error).__name__}: {error}"
+                progress.failed(cell, done.failures[cell.path])
+            future.release()
+    finally:
+        client.cancel(list(futures))

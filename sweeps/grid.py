@@ -1,0 +1,149 @@
+"""A grid on disk: which cells it has, which are finished, and what they said.
+
+`sweep.json` says what the grid is; `cells/<point>/<fabric>-seed<N>-<digest>/` holds the artifacts of one cell, and its
+`cell.json`, written last, says that the cell is finished. So a grid that was interrupted anywhere goes on where it was.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from experiments import rules
+from experiments.source import read
+from experiments.spec import Experiment, load
+from results.artifacts import RunDirectory, write_bytes, write_json
+from simulation.constants import Constants
+from sweeps.axes import Axis, Point, SweepError, overrides, points
+from sweeps.cell import Cell, CellResult, Keep, Substrate
+from sweeps.source import source_digest
+
+
+def cells_of(
+    path: Path,
+    axes: Sequence[Axis],
+    *,
+    sets: Sequence[str] = (),
+    seed: int | None = None,
+    substrate: Substrate = "simulation",
+    keep: Keep = "all",
+    constants: Constants | None = None,
+) -> list[Cell]:
+    """Every cell of a file's grid: each point of the axes, each of its seeds, each of its fabrics, in that order (cells
+    of one point and seed share their arrivals). Raises SpecError and SweepError."""
+    source = source_digest(substrate)
+    cells: list[Cell] = []
+    data = read(path).data
+    rules.look_in(path)
+    for point in points(axes):
+        experiment = load(path, [*sets, *overrides(point, data)], seed)
+        if refused := rules.refusals(experiment):
+            raise SweepError("\n".join(f"{path}: {line}" for line in refused))
+        expanded = experiment.expanded()
+        for each_seed in expanded.seeds:
+            for fabric in expanded.fabrics:
+                config = _alone(expanded, fabric.name, each_seed)
+                cells.append(
+                    Cell(point, fabric.name, each_seed, config, substrate, keep, constants or Constants(), source)
+                )
+    return cells
+
+
+def _alone(experiment: Experiment, fabric: str, seed: int) -> str:
+    """The resolved experiment with one fabric and one seed, as YAML."""
+    data = experiment.model_dump(mode="json", exclude_none=True)
+    data["fabrics"] = [each for each in data["fabrics"] if each["name"] == fabric]
+    data["seeds"] = [seed]
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A finished cell: where it is in the grid, and its figures (`summary` as in summary.json, `tenants`)."""
+
+    point: Point
+    fabric: str
+    seed: int
+    summary: dict[str, Any]
+    tenants: dict[str, dict[str, Any]]
+    wall_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GridDirectory:
+    """A grid's directory."""
+
+    path: Path
+
+    @classmethod
+    def create_or_resume(cls, name: str, definition: dict[str, Any], artifact_dir: Path | None) -> GridDirectory:
+        """A new directory, or that of the same grid, which goes on. Raises ArtifactError and, where `artifact_dir`
+        holds another grid or one that another version of the code began, SweepError."""
+        if artifact_dir is None or not (artifact_dir / "sweep.json").is_file():
+            directory = cls(RunDirectory.create(name, artifact_dir=artifact_dir).path)
+            write_json(directory.path / "sweep.json", definition)
+            return directory
+        directory = cls(artifact_dir.resolve())
+        try:
+            found = json.loads((directory.path / "sweep.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise SweepError(f"{directory.path / 'sweep.json'}: {error}; name a new --artifact-dir") from error
+        differs = sorted(key for key in {*found, *definition} if found.get(key) != definition.get(key))
+        if differs == ["source"]:
+            raise SweepError(
+                f"{directory.path} was begun by another version of the code ({found['source']}, this is "
+                f"{definition['source']}): figures of two versions are never mixed; name a new --artifact-dir, or "
+                "check the old revision out"
+            )
+        if differs:
+            raise SweepError(
+                f"{directory.path} holds another grid (it differs in {', '.join(differs)}): name a new --artifact-dir, "
+                "or give the options it was begun with to go on"
+            )
+        return directory
+
+    def outcome(self, cell: Cell) -> Outcome | None:
+        """What a cell said, if it is finished."""
+        try:
+            found = json.loads((self._of(cell) / "cell.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        if found.get("digest") != cell.digest:
+            return None
+        return Outcome(cell.point, cell.fabric, cell.seed, found["summary"], found["tenants"], found["wall_s"])
+
+    def keep(self, cell: Cell, result: CellResult) -> Outcome:
+        """Write a cell down; `cell.json` comes last. Raises ArtifactError."""
+        path = self._of(cell)
+        path.mkdir(parents=True, exist_ok=True)
+        if result.files:
+            with zipfile.ZipFile(io.BytesIO(result.files)) as archive:
+                for name in archive.namelist():
+                    target = (path / name).resolve()
+                    if path.resolve() not in target.parents:
+                        raise SweepError(f"worker {result.worker} sent a file outside its cell: {name}")
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    write_bytes(target, archive.read(name))
+        about: dict[str, Any] = {
+            "schema": 1,
+            "digest": cell.digest,
+            "point": dict(cell.point),
+            "fabric": cell.fabric,
+            "seed": cell.seed,
+            "substrate": cell.substrate,
+            "worker": result.worker,
+            "wall_s": round(result.wall_s, 3),
+        }
+        write_json(path / "cell.json", about | result.figures)
+        figures = result.figures
+        return Outcome(cell.point, cell.fabric, cell.seed, figures["summary"], figures["tenants"], about["wall_s"])
+
+    def _of(self, cell: Cell) -> Path:
+        return self.path / "cells" / cell.path

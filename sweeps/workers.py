@@ -1,0 +1,90 @@
+"""Dask workers: processes of this machine for as long as a grid runs, or a cluster that somebody already has.
+
+Local workers and their scheduler listen on the loopback address alone, speak TLS with keys made for this one grid, and
+serve no web page: whoever else is on the machine can neither read nor feed them, which matters where root emulates.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import dask
+from distributed import Client, LocalCluster
+from distributed.security import Security
+
+from sweeps.axes import SweepError
+
+#: What a cell that emulates asks of its worker, so that a machine never runs two at once.
+EMULATOR = "emulator"
+LOOPBACK = "127.0.0.1"
+CONNECT_TIMEOUT_S = 10
+
+_QUIET = {
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+    # cells take seconds and hold little: a worker is never paused or restarted because the machine is short of memory
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.terminate": False,
+    # a busy machine is slow to answer, not dead
+    "distributed.comm.timeouts.connect": "60s",
+    "distributed.scheduler.allowed-failures": 3,
+    "distributed.admin.tick.limit": "60s",
+}
+
+
+@contextmanager
+def workers(count: int, *, scheduler: str | None = None, emulator: bool = False) -> Iterator[Client]:
+    """A client of `count` local worker processes, or of the `scheduler` at an address. Whatever was started here is
+    gone when the context ends. Raises SweepError where a cluster does not answer or cannot emulate."""
+    if scheduler is not None:
+        with _remote(scheduler) as client:
+            _refuse_unfit(client, scheduler, emulator)
+            yield client
+        return
+    with (
+        dask.config.set(_QUIET),
+        LocalCluster(
+            n_workers=count,
+            threads_per_worker=1,
+            processes=True,
+            host=LOOPBACK,
+            protocol="tls://",
+            security=Security.temporary(),
+            dashboard_address=f"{LOOPBACK}:0",
+            worker_dashboard_address=f"{LOOPBACK}:0",
+            memory_limit=None,
+            resources={EMULATOR: 1} if emulator else None,
+            silence_logs=logging.CRITICAL,
+        ) as cluster,
+        Client(cluster, security=cluster.security, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def _remote(address: str) -> Client:
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    try:
+        return Client(address, timeout=CONNECT_TIMEOUT_S, set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise SweepError(
+            f"--scheduler {address}: no Dask scheduler answers there ({error}); give the address that `dask scheduler` "
+            "prints, such as tcp://10.0.0.1:8786, or leave it out for workers of this machine"
+        ) from error
+
+
+def _refuse_unfit(client: Client, address: str, emulator: bool) -> None:
+    found = client.scheduler_info(n_workers=-1)["workers"]
+    if not found:
+        raise SweepError(
+            f"--scheduler {address}: it has no worker; start one in a checkout of this revision: "
+            f"PYTHONPATH=. .venv/bin/dask worker {address} --nthreads 1"
+        )
+    if emulator and not any(worker["resources"].get(EMULATOR) for worker in found.values()):
+        raise SweepError(
+            f"--scheduler {address}: none of its {len(found)} workers offers the resource {EMULATOR}=1; start one as "
+            f'root with --nthreads 1 --resources "{EMULATOR}=1" on each machine that may emulate'
+        )
