@@ -13,7 +13,6 @@ from experiments.spec import Eps, Experiment, Fabric, Ocs
 from topologies.cluster import RTO_MIN_MS, Cluster
 from workloads.request import Request
 
-CONGESTION_CONTROL = "cubic"
 REQUEST_PORT, KV_PORT = 7000, 7100
 #: Real seconds that a run waits, after the last arrival, for what is under way. Longer than any prefill of 128K tokens.
 DRAIN_S = 45.0
@@ -51,6 +50,11 @@ class FabricPlan:
     def ecmp_unit(self) -> str:
         """A new connection for each transfer, or one kept for each pair; circuits always keep theirs."""
         return self.fabric.ecmp_unit if isinstance(self.fabric, Eps) else "pair"
+
+    @property
+    def congestion_control(self) -> str:
+        """Of the KV connections."""
+        return getattr(self.fabric, "congestion_control", "cubic")
 
     @property
     def keeps_connections(self) -> bool:
@@ -116,6 +120,13 @@ class FabricPlan:
             "log": str(log),
         }
 
+    def _srpt(self, cluster: Cluster) -> dict[str, Any] | None:
+        """What the arbiter of shortest remaining first knows of the wiring; None elsewhere."""
+        if not isinstance(self.fabric, Eps) or self.fabric.routing != "srpt":
+            return None
+        racks = {instance.name: instance.rack for instance in cluster.instances}
+        return {"racks": racks, "uplinks": self.experiment.uplinks(self.fabric)}
+
     def agents(
         self,
         cluster: Cluster,
@@ -134,7 +145,8 @@ class FabricPlan:
             "ecmp_unit": self.ecmp_unit,
             "ecmp_seed": getattr(self.fabric, "ecmp_seed", 0),
             "ecmp_ports": ecmp_ports,
-            "congestion_control": CONGESTION_CONTROL,
+            "srpt": self._srpt(cluster),
+            "congestion_control": self.congestion_control,
             "kv_rate_bytes_per_s": self.experiment.kv_goodput_bytes_per_s,
             "model": asdict(self.experiment.kv),
             "timing": asdict(self.experiment.timing),

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from emulation.agents.kernel import TcpCounters, set_congestion_control, tcp_counters, unacknowledged_bytes
 from emulation.agents.wire import FrameHeader
+from emulation.marks import tos
 
 SEGMENT_BYTES = 1448
 POLL_S = 0.00025
@@ -78,6 +79,17 @@ class KvConnection:
     def idle(self) -> bool:
         """Whether every byte given to this connection has been acknowledged."""
         return not self._unwritten and not self._unacknowledged
+
+    @property
+    def delivered_bytes(self) -> int:
+        """Bytes that the peer's kernel has acknowledged, over the connection's whole life."""
+        return self._written_bytes - (unacknowledged_bytes(self._socket) if self.usable else 0)
+
+    def mark(self, level: int) -> None:
+        """Have the packets from now on carry a priority; those that are queued keep theirs. ValueError: no such one."""
+        value = tos(level)
+        if self.usable:
+            self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, value)
 
     def counters(self) -> TcpCounters:
         """Retransmissions and timeouts so far, over the connection's whole life."""

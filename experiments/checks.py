@@ -195,6 +195,12 @@ def _eps(at: SpecPath, fabric: Eps, experiment: Experiment) -> Iterator[Issue]:
             f"{fabric.queue!r} with routing {fabric.routing}: srpt needs priority, and priority needs srpt; "
             "remove queue",
         )
+    if fabric.routing == "srpt" and fabric.ecmp_unit == "pair":
+        yield Issue(
+            (*at, "ecmp_unit"),
+            "'pair' with routing srpt: transfers on a kept connection follow each other, whatever is left of them; use "
+            "transfer",
+        )
     yield from _hash_seeds(at, fabric)
     ports = experiment.cluster.instances_per_rack * experiment.cluster.gpus_per_instance
     if (fabric.oversubscription is None) == (fabric.uplinks is None):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 import time
@@ -121,7 +122,8 @@ class Agent:
                 self.emit(message)
         except Exception as error:
             self.error("partial records", error)
-        self.emit({"type": "bye", "timer_lateness_s": self.clock.lateness.summary(), "cpu_s": time.process_time()})
+        lateness_s, cpu_s = self.clock.lateness.summary(), time.process_time()
+        self.emit({"type": "bye", "run_s": self._run_s(), "timer_lateness_s": lateness_s, "cpu_s": cpu_s})
         self._parent.flush(FLUSH_S)
         for task in list(self._tasks):
             task.cancel()
@@ -134,12 +136,16 @@ class Agent:
             self._exit_status = 1
             self.end()
         else:
-            self.emit({"type": "ready", "realtime": self.realtime})
+            self.emit({"type": "ready", "realtime": self.realtime, "pid": os.getpid()})
             self._beat()
 
     def _beat(self) -> None:
-        self.emit({"type": "heartbeat"})
+        self.emit({"type": "heartbeat", "run_s": self._run_s()})
         asyncio.get_running_loop().call_later(HEARTBEAT_S, self._beat)
+
+    def _run_s(self) -> float | None:
+        """What this agent's run clock says, for the parent to hold against its own; None before the start."""
+        return self.clock.now_s() if self.clock.started else None
 
     def _on_command(self, message: Message) -> None:
         try:

@@ -40,10 +40,18 @@ class TenantConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SrptConfig:
+    """What the arbiter of `routing: srpt` knows of the wiring: the rack of every instance, the uplinks of a rack."""
+
+    racks: Mapping[str, int]
+    uplinks: int
+
+
+@dataclass(frozen=True, slots=True)
 class AgentConfig:
     """What every agent knows. `kv_rate_bytes_per_s` is the real goodput of one KV link; `ecmp_ports[prefill][decode]
     [rank][uplink]` lists source ports that ECMP maps to that uplink. `realtime`: agents run before ordinary processes
-    where that is permitted."""
+    where that is permitted. `srpt`: KV packets carry a level that the gateway's arbiter decides."""
 
     time_dilation: float
     scale: ScaleModel
@@ -66,6 +74,7 @@ class AgentConfig:
     kv_port: int
     requests: tuple[Request, ...]
     realtime: bool
+    srpt: SrptConfig | None = None
 
     @property
     def emulated_rate_bytes_per_s(self) -> float:
@@ -116,6 +125,7 @@ def load_config(raw: Mapping[str, Any]) -> AgentConfig:
             kv_port=int(raw["ports"]["kv"]),
             requests=load_requests(Path(raw["requests_file"])),
             realtime=bool(raw.get("realtime", True)),
+            srpt=None if raw.get("srpt") is None else SrptConfig(**raw["srpt"]),
         )
     except KeyError as error:
         raise ConfigError(f"the agents' configuration lacks the key {error}") from error

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import asdict, dataclass
 
 from emulation.agents.agent import PROGRESS_S, Agent
+from emulation.agents.arbiter import Arbiter
 from emulation.agents.config import AgentConfig
 from emulation.agents.lines import LineLink, connect
 from emulation.agents.wire import Message
@@ -43,6 +44,7 @@ class GatewayAgent(Agent):
         self._balance = LeastUnfinished()
         self._prefills: dict[str, LineLink] = {}
         self._links: list[LineLink] = []
+        self._arbiter = None if config.srpt is None else Arbiter(config.srpt, self._tell_sender)
         self._next = 0
         self._done = 0
         self._failed = 0
@@ -97,7 +99,17 @@ class GatewayAgent(Agent):
 
     # -- answers ------------------------------------------------------------------------------------------------
 
+    def _tell_sender(self, prefill: str, message: Message) -> None:
+        if prefill in self._prefills:
+            self._prefills[prefill].send(message)
+
     def _on_message(self, instance: str, message: Message) -> None:
+        if self._arbiter is not None and message.get("type") in Arbiter.KINDS:
+            try:
+                self._arbiter.on_message(instance, message)
+            except (KeyError, TypeError, ValueError) as error:
+                self.error(f"message from {instance}", error)
+            return
         offered = self._by_id.get(str(message.get("id")))
         if offered is None:
             self.error(f"message from {instance}", f"unknown request: {message}")
@@ -116,6 +128,8 @@ class GatewayAgent(Agent):
         self.error(f"link to {instance}", reason)
         if self._prefills.pop(instance, None) is None:
             return
+        if self._arbiter is not None:
+            self._arbiter.lost(instance)
         for offered in self._offered[: self._next]:
             if offered.prefill == instance and not offered.status:
                 self._settle_request(offered, "failed", f"link to {instance}: {reason}")

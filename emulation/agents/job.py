@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from emulation.agents.config import AgentConfig
 from emulation.agents.outgoing import OutgoingTransfer
 from emulation.agents.wire import Message
 from workloads.prefill import PrefillPlan
@@ -13,7 +14,8 @@ from workloads.request import Request
 class Job:
     """One request at this instance; times are run-clock seconds. `asked`: the event that reserves was posted.
 
-    `undecided`: the controller wants to be told when the KV is ready; `told_ready`: it was.
+    `undecided`: the controller wants to be told when the KV is ready; `told_ready`: it was. `answered_s`: [event,
+    seconds from its post to its answer].
     """
 
     index: int
@@ -30,6 +32,7 @@ class Job:
     told_live: list[list[Any]] = field(default_factory=list)
     early_grants: list[tuple[Message, float]] = field(default_factory=list)
     transfer: OutgoingTransfer | None = None
+    answered_s: list[list[Any]] = field(default_factory=list)
     asked: bool = False
     undecided: bool = False
     told_ready: bool = False
@@ -60,5 +63,22 @@ class Job:
             "decided_s": self.decided_s,
             "told_live": self.told_live,
             "release_lateness_s": None if self.transfer is None else self.transfer.release_lateness_s,
+            "answered_s": self.answered_s,
             "failed": self.failed,
         }
+
+
+def demand(request: Request, prefill: str, config: AgentConfig) -> Message:
+    """What the controller is told of a request when it arrives, in real bytes per rank."""
+    timing, model = config.timing, config.model
+    plan = timing.plan(request.new_tokens, request.cached_tokens, model.layers)
+    return {
+        "prefill": prefill,
+        "tenant": request.tenant,
+        "session": request.session,
+        "head_bytes": model.rank_head_bytes(request.cached_tokens, request.new_tokens),
+        "tail_bytes": model.rank_bytes(request.new_tokens),
+        "layer_bytes": model.rank_layer_bytes(plan.chunks[-1].new_tokens),
+        "predicted_prefill_s": plan.duration_s * request.prediction_factor,
+        "migrates": request.migrates,
+    }

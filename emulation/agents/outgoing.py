@@ -1,6 +1,7 @@
 """One request's KV on its way out: which part may move, what of it exists, and when every rank has it."""
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 
 from emulation.agents.clock import RunClock
@@ -68,6 +69,13 @@ class OutgoingTransfer:
     def complete(self) -> bool:
         """Whether every part is done."""
         return all(part.done for part in self.parts.values())
+
+    @property
+    def first_byte_s(self) -> float:
+        """When the first of its KV exists."""
+        first_s = self.stream.next_release_s(-math.inf)
+        assert first_s is not None  # before everything, something is to come
+        return first_s
 
     @property
     def emulated_bytes(self) -> int:

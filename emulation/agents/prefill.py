@@ -6,15 +6,13 @@ from urllib.parse import quote
 
 from emulation.agents.agent import PROGRESS_S, Agent
 from emulation.agents.config import AgentConfig
-from emulation.agents.job import Job
-from emulation.agents.kv_connections import KvConnections
-from emulation.agents.lines import LineLink, connect, listen
+from emulation.agents.job import Job, demand
+from emulation.agents.lines import LineLink, listen
 from emulation.agents.northbound_client import GrantStream, NorthboundClient
 from emulation.agents.outgoing import OutgoingTransfer
+from emulation.agents.sending import KvSender
 from emulation.agents.wire import Message, Part
 from workloads.serving import KvStream, LastChunkStarted, PrefillEnded, PrefillQueue, PrefillStarted, kv_due_s
-
-CONNECT_TIMEOUT_S = 15.0
 
 
 class PrefillAgent(Agent):
@@ -29,8 +27,7 @@ class PrefillAgent(Agent):
         self._reported = (0, 0)
         self._gateway: LineLink | None = None
         self._links: set[LineLink] = set()
-        self._decodes: dict[str, LineLink] = {}
-        self._connections = KvConnections(config, self.instance)
+        self._sender = KvSender(self, config, self.instance, on_failed=self._fail, to_arbiter=self._to_gateway)
         address = (self.instance.host_ip, config.controller_host, config.controller_port)
         self._northbound = NorthboundClient(*address)
         self._grants = GrantStream(*address, name)
@@ -58,16 +55,7 @@ class PrefillAgent(Agent):
             opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.spawn("grants", self._grants.run(opened, self._on_grant, self._on_grants_lost))
             await opened
-        if self.config.fabric_kind == "none":
-            decodes = [name for name, instance in self.config.instances.items() if instance.role == "decode"]
-            await asyncio.gather(*(self._connect_decode(decode) for decode in decodes))
-
-    async def _connect_decode(self, decode: str) -> None:
-        peer = (self.config.instances[decode].host_ip, self.config.request_port)
-        sock = await connect(self.instance.host_ip, peer, CONNECT_TIMEOUT_S)
-        link = LineLink(sock, lambda message: None, lambda reason: self._on_decode_lost(decode, reason))
-        link.send({"type": "hello", "role": "prefill", "name": self.name})
-        self._decodes[decode] = link
+        await self._sender.open()
 
     def command(self, message: Message) -> None:
         """`connect`: open the kept KV connections to a decode and say so."""
@@ -79,7 +67,7 @@ class PrefillAgent(Agent):
     async def _connect_kv(self, decode: str) -> None:
         error = None
         try:
-            await self._connections.connect(decode)
+            await self._sender.connect(decode)
         except (OSError, TimeoutError, RuntimeError, ValueError) as failure:
             error = str(failure)
         self.emit({"type": "connected", "decode": decode, "ok": error is None, "error": error})
@@ -93,6 +81,8 @@ class PrefillAgent(Agent):
                     self._gateway = link
                 elif message["type"] == "request":
                     self._on_request(int(message["index"]), message)
+                elif message["type"] == "kv_levels":
+                    self._sender.on_levels(message)
                 else:
                     raise ValueError(f"unknown message {message}")
             except (KeyError, IndexError, TypeError, ValueError) as error:
@@ -106,6 +96,11 @@ class PrefillAgent(Agent):
         link = LineLink(sock, on_message, on_lost)
         self._links.add(link)
 
+    def _to_gateway(self, message: Message) -> None:
+        if self._gateway is None:
+            raise ConnectionError("the gateway is not connected")
+        self._gateway.send(message)
+
     def _on_request(self, index: int, message: Message) -> None:
         request = self.config.requests[index]
         if request.id != message["id"]:
@@ -114,19 +109,7 @@ class PrefillAgent(Agent):
         job = Job(index, request, now_s)
         self._jobs[request.id] = job
         # Admitted goes out before submit, which may start the prefill at once.
-        timing, model = self.config.timing, self.config.model
-        plan = timing.plan(request.new_tokens, request.cached_tokens, model.layers)
-        demand: Message = {
-            "prefill": self.name,
-            "tenant": request.tenant,
-            "session": request.session,
-            "head_bytes": model.rank_head_bytes(request.cached_tokens, request.new_tokens),
-            "tail_bytes": model.rank_bytes(request.new_tokens),
-            "layer_bytes": model.rank_layer_bytes(plan.chunks[-1].new_tokens),
-            "predicted_prefill_s": plan.duration_s * request.prediction_factor,
-            "migrates": request.migrates,
-        }
-        self._post(job, "admitted", demand)
+        self._post(job, "admitted", demand(request, self.name, self.config))
         self._queue.submit(request, now_s)
         self._advance(now_s)
 
@@ -188,16 +171,18 @@ class PrefillAgent(Agent):
     def _post(self, job: Job, event: str, body: Message) -> None:
         if job.failed is not None:
             return
-        answer = self._northbound.post(self._path(job, event), {**body, "at_s": self.clock.now_s()})
-        answer.add_done_callback(lambda future: self._on_answer(job, event, future))
+        posted_s = self.clock.now_s()
+        answer = self._northbound.post(self._path(job, event), {**body, "at_s": posted_s})
+        answer.add_done_callback(lambda future: self._on_answer(job, event, posted_s, future))
 
     @staticmethod
     def _path(job: Job, event: str) -> str:
         return f"/v1/requests/{quote(job.request.id, safe='')}/{event}"
 
-    def _on_answer(self, job: Job, event: str, future: "asyncio.Future[Message]") -> None:
+    def _on_answer(self, job: Job, event: str, posted_s: float, future: "asyncio.Future[Message]") -> None:
         if future.cancelled():
             return
+        job.answered_s.append([event, self.clock.now_s() - posted_s])
         failure = future.exception()
         if failure is not None:
             self._fail(job, str(failure))
@@ -240,7 +225,7 @@ class PrefillAgent(Agent):
             for grant, told_s in job.early_grants:
                 self._granted(job, grant, told_s)
         else:
-            self.spawn("transfer", self._send(job, list(job.transfer.parts)))
+            self._sender.start(job, list(job.transfer.parts))
 
     def _on_grant(self, grant: Message) -> None:
         now_s = self.clock.now_s()
@@ -259,7 +244,7 @@ class PrefillAgent(Agent):
             self._fail(job, f"a grant that does not fit: {grant}, decode {job.decode}")
             return
         job.told_live.append([part.label, float(grant["live_s"]), told_s, None])
-        self.spawn("transfer", self._send(job, [part]))
+        self._sender.start(job, [part])
 
     def _on_grants_lost(self, reason: str) -> None:
         self.error("grants", reason)
@@ -269,23 +254,6 @@ class PrefillAgent(Agent):
 
     # -- the transfer -------------------------------------------------------------------------------------------
 
-    async def _send(self, job: Job, parts: list[Part]) -> None:
-        if job.transfer is None or job.decode is None:
-            raise RuntimeError(f"{job.request.id} has no decode instance yet")
-        if self.config.fabric_kind == "none":
-            connections = []
-        else:
-            try:
-                connections = await self._connections.for_transfer(job.decode, job.request.id)
-            except (OSError, TimeoutError, RuntimeError, ValueError) as error:
-                self._fail(job, str(error))
-                return
-        for part in parts:
-            job.transfer.send(part, connections)
-        if job.failed is not None and self._connections.per_transfer:
-            for connection in connections:
-                connection.close()
-
     def _part_done(self, job: Job, part: Part) -> None:
         now_s = self.clock.now_s()
         for told in job.told_live:
@@ -294,30 +262,9 @@ class PrefillAgent(Agent):
         self._post(job, "transfer-done", {"part": part.label, "failed": False})
         if not job.complete:
             return
-        self._finish_transfer(job)
-        if self.config.fabric_kind == "none":
-            link = self._decodes.get(str(job.decode))
-            if link is None:
-                self._fail(job, f"link to {job.decode} is lost")
-            else:
-                message = {"index": job.index, "id": job.request.id, "head_moves": job.head_moves, "at_s": now_s}
-                link.send({"type": "kv_complete", **message})
+        self._sender.finish(job)
+        self._sender.announce(job, now_s)
         self._record_if_over(job)
-
-    def _finish_transfer(self, job: Job) -> None:
-        if job.transfer is None:
-            return
-        for record in job.transfer.sender_records(job.request.id, self.name, str(job.decode)):
-            self.emit(record)
-        if self._connections.per_transfer:
-            for connection in job.transfer.connections:
-                connection.close()
-
-    def _on_decode_lost(self, decode: str, reason: str) -> None:
-        # An instance that ends is the zygote's to report; a request that needs the link says so when it does.
-        self._decodes.pop(decode, None)
-        if "closed by the peer" not in reason:
-            self.error(f"link to {decode}", reason)
 
     def _fail(self, job: Job, reason: str) -> None:
         """The request is lost: tell the gateway and the controller, free what it holds. Its prefill runs on."""
@@ -329,7 +276,7 @@ class PrefillAgent(Agent):
         self.error(f"request {job.request.id}", reason)
         if job.transfer is not None and not job.complete:
             job.transfer.abort()
-            self._finish_transfer(job)
+            self._sender.finish(job)
         if self._gateway is not None:
             self._gateway.send({"type": "failed", "id": job.request.id, "reason": reason})
         self._record_if_over(job)

@@ -180,6 +180,10 @@ def test_every_error_is_reported_at_once():
         ("fabrics=[]", "at least 1"),
         ("fabrics.0.routing=sprt", "did you mean 'srpt'?"),
         ("fabrics.0={name: x, kind: eps, uplinks: 2, routing: srpt, queue: drr}", "'drr' with routing srpt"),
+        (
+            "fabrics.0={name: x, kind: eps, uplinks: 2, routing: srpt, ecmp_unit: pair}",
+            "'pair' with routing srpt: transfers on a kept connection follow each other",
+        ),
         ("fabrics.0.queue=priority", "'priority' with routing ecmp: srpt needs priority, and priority needs srpt"),
         ("fabrics.0.ecmp_seeds=[1]", "at least 2"),
         ("fabrics.0.ecmp_seeds=[1, 2, 1]", "names a seed twice"),
