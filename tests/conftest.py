@@ -1,4 +1,5 @@
-"""The three tiers: tests/unit (pure), tests/openflow (fake flow tables), tests/packets (root, real packets)."""
+"""The tiers: tests/unit (pure), tests/openflow (fake flow tables), tests/packets (root, real packets), tests/vm (whole
+machines)."""
 
 import os
 from pathlib import Path
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
-TIERS = ("unit", "openflow", "packets")
+TIERS = ("unit", "openflow", "packets", "vm")
 
 # Deadlines measure the machine, not the code, and this suite runs beside others on two cores.
 settings.register_profile("heliograph", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)

@@ -133,6 +133,16 @@ def test_test_runs_each_tier_in_a_process_of_its_own(ready: Checkout, tmp_path: 
         f"pytest {ready.path} tests/unit --numprocesses=logical -k a or b",
         f"pytest {ready.path} tests/benchmarks -k a or b",
         f"pytest {ready.path} tests/packets -k a or b",
+        f"pytest {ready.path} tests/vm -k a or b",
+    ]
+
+
+def test_the_test_of_the_whole_chain_is_asked_for_by_name(ready: Checkout, tmp_path: Path) -> None:
+    show = "import os; print(os.environ['HELIOGRAPH_TEST_CHAIN']); "
+    (ready.path / "pytest.py").write_text(show + CLI.replace("'cli'", "'pytest'"))
+    assert ready.run("test", "--vm", "-x", cwd=tmp_path).stdout.splitlines() == [
+        "1",
+        f"pytest {ready.path} tests/vm/test_chain.py -rA --capture=no -x",
     ]
 
 
