@@ -18,6 +18,7 @@ class VirtualClock:
 
     def __init__(self) -> None:
         self.now_s = 0.0
+        self.actions = 0  # how many have run: the work of a simulation, whatever the machine
         self._planned: list[tuple[float, int, Action]] = []
         self._order = 0
         self._settlers: list[Action] = []
@@ -39,6 +40,7 @@ class VirtualClock:
         while planned and planned[0][0] <= until_s:
             self.now_s = now_s = planned[0][0]
             while planned and planned[0][0] == now_s:
+                self.actions += 1
                 heapq.heappop(planned)[2](now_s)
             for settler in self._settlers:
                 settler(now_s)

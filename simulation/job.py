@@ -43,8 +43,8 @@ class Job:
     last_byte_s: float | None = None
     first_token_s: float | None = None
 
-    def records(self, ranks: int) -> list[dict[str, Any]]:
-        """As the agents of an emulation would have written them down."""
+    def records(self, ranks: int, *, alike: bool) -> list[dict[str, Any]]:
+        """As the agents of an emulation would have written them down; `alike`: rank 0 stands for all of them."""
         request, completed = self.request, self.first_token_s is not None
         rows: list[dict[str, Any]] = [
             {
@@ -76,8 +76,10 @@ class Job:
                 "told_live": self.told_live,
             }
         )
-        for rank in range(ranks) if self.ranks else ():
-            sent = self.ranks[rank] if rank in self.ranks else self.ranks[0]
+        for rank in range(ranks):
+            sent = self.ranks.get(0 if alike else rank)
+            if sent is None:
+                continue  # it has sent nothing: its stream or its connection is not there yet
             assert self.stream is not None
             assert self.placement is not None
             rows.append(

@@ -36,11 +36,12 @@ REQUEST_FIELDS = [each.name for each in fields(Request)]
 
 @dataclass
 class TwinResult:
-    """Tables as an emulation has them, and how much there was to do: `flow_updates` are rates computed."""
+    """Tables as an emulation has them, and how much there was to do: `actions` of the clock, rates computed."""
 
     frames: Frames
     links: pd.DataFrame
     end_s: float
+    actions: int = 0
     flow_updates: int = 0
 
 
@@ -72,6 +73,7 @@ class Twin:
         self._balance = LeastUnfinished()
         names = [instance.name for instance in self._cluster.instances if instance.role == "prefill"]
         self._queues = {name: PrefillQueue(self._timing, self._kv.layers) for name in names}
+        self._planned_s: dict[str, float] = {}
         self._network = self._build_network()
         for index, request in enumerate(self.requests):
             self._clock.at(request.arrival_s, lambda now_s, i=index, r=request: self._arrive(i, r, now_s))  # type: ignore[misc]
@@ -144,7 +146,9 @@ class Twin:
             else:
                 self._prefill_ended(job, now_s)
         next_s = queue.next_s()
-        if next_s is not None:
+        # once for each moment: an arrival behind a long queue must not plan the queue's next event again
+        if next_s is not None and next_s != self._planned_s.get(prefill):
+            self._planned_s[prefill] = next_s
             self._clock.at(next_s, lambda at_s: self._advance(prefill, at_s))
 
     def _prefill_started(self, job: Job, event: PrefillStarted, now_s: float) -> None:
@@ -229,7 +233,8 @@ class Twin:
 
     def _result(self) -> TwinResult:
         ranks = self.experiment.cluster.gpus_per_instance
-        records = [record for job in self._jobs.values() for record in job.records(ranks)]
+        alike = not isinstance(self._network, PacketNetwork)
+        records = [record for job in self._jobs.values() for record in job.records(ranks, alike=alike)]
         events = circuit_events(self._core) if isinstance(self._core, Reservations) else []
         frames = merge(
             records,
@@ -245,7 +250,7 @@ class Twin:
         if isinstance(self._network, PacketNetwork):
             rows = self._packets.link_rows(self._network.flows.carried_bytes)
             updates = self._network.flows.recomputed
-        return TwinResult(frames, LINKS.frame(rows), self._clock.now_s, updates)
+        return TwinResult(frames, LINKS.frame(rows), self._clock.now_s, self._clock.actions, updates)
 
 
 def cluster_of(experiment: Experiment) -> Cluster:

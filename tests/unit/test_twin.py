@@ -190,3 +190,21 @@ def test_what_is_under_way_when_the_drain_ends_is_unfinished(tmp_path):
 
 def test_the_drain_is_the_emulations():
     assert DRAIN_S == EMULATION_DRAIN_S
+
+
+def test_a_long_queue_is_not_looked_at_again_for_every_arrival_behind_it(tmp_path):
+    # admission, start, last chunk and end of a prefill and its first token are moments; the queue's length is none
+    short = [turn(f"r{number}", new=60, cached=0) for number in range(200)]
+    assert twin(experiment(tmp_path, {"name": "c", "kind": "none"}), *short).actions <= 8 * len(short)
+
+
+def test_a_rank_that_waits_for_its_connection_when_the_run_ends_has_sent_nothing(tmp_path):
+    """r0 and r1 share rank 0's uplink, so when the drain ends r2 has the connection of rank 1 and not of rank 0."""
+    cluster = {"prefill_instances": 2, "decode_instances": 2, "gpus_per_instance": 2}
+    case = experiment(tmp_path, EPS | {"ecmp_unit": "pair", "uplinks": 3}, **cluster)
+    slow = case.model_copy(update={"cluster": case.cluster.model_copy(update={"link_gbps": 2.9})})  # 30 s a rank alone
+    uplinks = {("r0", 0): 0, ("r1", 0): 0, ("r0", 1): 1, ("r1", 1): 2, ("r2", 0): 0, ("r2", 1): 1}
+    turns = [turn(f"r{number}", new=100, cached=120_000) for number in range(3)]
+    transfers = twin(slow, *turns, uplinks=uplinks).frames.transfers
+    sent = list(zip(transfers["request"], transfers["rank"], strict=True))
+    assert sent == [("r0", 0), ("r0", 1), ("r1", 0), ("r1", 1), ("r2", 1)]
