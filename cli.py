@@ -7,6 +7,7 @@ import typer
 from commands.artifacts import compare, report
 from commands.machine import clean, doctor
 from commands.packets import demo, run
+from commands.paper import paper
 from commands.sweep import sweep
 from commands.traces import fit, trace
 from commands.twin import simulate, validate
@@ -19,7 +20,22 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, run, simulate, validate, sweep, doctor, clean, fit, report, compare, trace, cost, link_budget):
+for command in (
+    demo,
+    run,
+    simulate,
+    validate,
+    sweep,
+    paper,
+    doctor,
+    clean,
+    fit,
+    report,
+    compare,
+    trace,
+    cost,
+    link_budget,
+):
     app.command(command.__name__.replace("_", "-"))(command)
 
 if __name__ == "__main__":

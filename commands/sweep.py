@@ -100,7 +100,7 @@ def sweep(
         "experiment": str(experiment.resolve()),
         "axes": {axis.key: list(axis.values) for axis in axes},
         "cells": len(cells),
-        "grid": _grid_digest(cells),
+        "grid": grid_digest(cells),
         "keep": keep,
         "source": cells[0].source,
     }
@@ -184,7 +184,8 @@ def _terminated(number: int, frame: Any) -> None:
     raise _Terminated
 
 
-def _grid_digest(cells: list[Cell]) -> str:
+def grid_digest(cells: list[Cell]) -> str:
+    """What tells two grids apart: their cells, in order."""
     import hashlib
 
     return hashlib.sha256("".join(cell.digest for cell in cells).encode()).hexdigest()[:16]

@@ -8,7 +8,15 @@ from typing import Any
 import pandas as pd
 
 from results.accounting import busiest_decode_over_mean, kept_decode_share
-from results.metrics import completed, exposed_share, hidden_share, measured, slo_attainment, ttft_statistics
+from results.metrics import (
+    completed,
+    exposed_share,
+    hidden_share,
+    measured,
+    migrated_share,
+    slo_attainment,
+    ttft_statistics,
+)
 
 
 def by_tenant(
@@ -38,6 +46,7 @@ def by_tenant(
             "ttft_p99_s": ttft.p99,
             "exposed_share": exposed_share(rows),
             "hidden_share": hidden_share(rows),
+            "migrated_share": migrated_share(rows),
             "slo_attainment": slo_attainment(rows, prefill_duration_s, ttft_multiple)[0],
             "kept_decode_share": decode_kept.get(tenant),
             "busiest_decode_over_mean": busiest.get(tenant),

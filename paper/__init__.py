@@ -1,0 +1,1 @@
+"""The source paper's figures as data, and what this project measures beside them."""

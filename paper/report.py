@@ -1,0 +1,129 @@
+"""Paper and project side by side: on the terminal, as CSV and JSON, and as a page that needs no network."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+from rich import box
+from rich.table import Table
+
+from paper.rows import Found, Row, Verdict
+from results.artifacts import write_json, write_text
+
+TEMPLATES = Path(__file__).with_name("templates")
+_STYLES: dict[Verdict, str] = {"yes": "green", "partly": "yellow", "no": "bold red", "not measured": "dim"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row and what this project has for it."""
+
+    row: Row
+    found: Found
+    verdict: Verdict
+
+    @property
+    def windows(self) -> str:
+        """Paired windows behind the figure."""
+        if self.row.measure is None:
+            return "closed form"
+        counts = sorted({each.n for each in self.found.by_point.values()})
+        missing = f" ({self.found.missing} points missing)" if self.found.missing else ""
+        return ("-" if not counts else "/".join(map(str, counts))) + missing
+
+
+def side_by_side(lines: Sequence[Line]) -> Table:
+    """The table for the terminal."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("figure", no_wrap=True)
+    table.add_column("what", overflow="fold")
+    table.add_column("unit", no_wrap=True)
+    for heading in ("paper", "this project (± 95 %)"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("windows", no_wrap=True)
+    table.add_column("reproduces", no_wrap=True)
+    for line in lines:
+        row = line.row
+        table.add_row(
+            row.figure,
+            row.what,
+            _unit(row),
+            row.published.text,
+            line.found.text(row.unit),
+            line.windows,
+            f"[{_STYLES[line.verdict]}]{line.verdict}[/]",
+        )
+    return table
+
+
+def tally(lines: Sequence[Line]) -> str:
+    """How many rows reproduce."""
+    counts = Counter(line.verdict for line in lines)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in _STYLES if counts[verdict])
+
+
+def write_artifacts(path: Path, lines: Sequence[Line], about: dict[str, Any]) -> Path:
+    """`paper.csv`, `paper.json` (every grid point) and `report.html`, whose path is returned. Raises ArtifactError."""
+    frame = pd.DataFrame(
+        [
+            {
+                "id": line.row.id,
+                "figure": line.row.figure,
+                "what": line.row.what,
+                "unit": _unit(line.row),
+                "paper": line.row.published.text,
+                "project": line.found.text(line.row.unit),
+                "windows": line.windows,
+                "reproduces": line.verdict,
+                "source": line.row.source,
+            }
+            for line in lines
+        ]
+    )
+    write_text(path / "paper.csv", frame.to_csv(index=False))
+    write_json(path / "paper.json", {"schema": 1, **about, "rows": [_plain(line) for line in lines]})
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    page = environment.get_template("paper.html.j2").render(
+        about=about, tally=tally(lines), rows=frame.to_dict("records"), points=[_points(line) for line in lines]
+    )
+    return write_text(path / "report.html", page)
+
+
+def _unit(row: Row) -> str:
+    return {"percent": "%", "points": "points", "ratio": "", "number": "", "bytes": ""}[row.unit]
+
+
+def _plain(line: Line) -> dict[str, Any]:
+    row = line.row
+    return {
+        "id": row.id,
+        "figure": row.figure,
+        "what": row.what,
+        "unit": row.unit,
+        "published": row.published.model_dump(exclude_none=True),
+        "source": row.source,
+        "reproduces": line.verdict,
+        "points": {
+            name: {"mean": each.mean, "half_width_95": each.half_width, "windows": each.n}
+            for name, each in line.found.by_point.items()
+        },
+        "points_missing": line.found.missing,
+    }
+
+
+def _points(line: Line) -> list[tuple[str, str]]:
+    """Every grid point of a row in words, where there are several."""
+    found = line.found.by_point
+    return [(name, Found({name: each}).text(line.row.unit)) for name, each in found.items()] if len(found) > 1 else []
