@@ -19,6 +19,9 @@ import numpy.typing as npt
 # scale.
 SAME_INSTANT_S = 1e-9
 
+# A calendar of at most this many windows is searched window by window: arrays pay only behind a long queue.
+FEW_WINDOWS = 48
+
 _START = attrgetter("start_s")
 
 
@@ -71,7 +74,7 @@ class Calendar:
     owner: str | None = None
 
     windows: list[Window] = field(default_factory=list)
-    # the windows' starts and ends as arrays, for the search; None once a window has moved
+    # the starts and ends of many windows as arrays, for the search; None once a window has moved
     _edges: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None
 
     def insert(self, window: Window) -> None:
@@ -99,16 +102,21 @@ class Calendar:
 
     def index(self, window: Window) -> int:
         """Where `window` stands; raises ValueError where it is not on this calendar."""
+        if self.windows and self.windows[0] is window:
+            return 0
         at = bisect_left(self.windows, window.start_s, key=_START)
         # while windows are being pushed, one may be out of order for a moment
         if at < len(self.windows) and self.windows[at] is window:
             return at
         return self.windows.index(window)
 
-    def neighbours(self, window: Window) -> tuple[Window | None, Window | None]:
-        """The windows just before and just after `window`."""
-        at = self.index(window)
-        return self.windows[at - 1] if at else None, self.windows[at + 1] if at + 1 < len(self.windows) else None
+    def before_window(self, window: Window) -> Window | None:
+        """The window just before `window`; None for the first one."""
+        return self.before(self.index(window))
+
+    def after_window(self, window: Window) -> Window | None:
+        """The window just after `window`; None for the last one."""
+        return self.at(self.index(window) + 1)
 
     def before(self, at: int) -> Window | None:
         """The window before position `at`."""
@@ -119,10 +127,24 @@ class Calendar:
         return self.windows[at] if at < len(self.windows) else None
 
     def gaps(self, ask: Ask) -> list[int]:
-        """Positions before which `ask` might fit by its length alone, in time order; the last is the open end.
+        """Positions before which `ask` might fit by its length alone, in time order; the last is the open end."""
+        windows = self.windows
+        if len(windows) > FEW_WINDOWS:
+            return self._gaps_at_once(ask)
+        now_s, enough_s = ask.now_s, ask.data_s - SAME_INSTANT_S
+        first = bisect_left(windows, max(ask.live_min_s, now_s) + ask.data_s - SAME_INSTANT_S, key=_START)
+        free_s = windows[first - 1].end_s if first else -math.inf
+        fitting = []
+        for at in range(first, len(windows)):
+            window = windows[at]
+            if window.start_s - (free_s if free_s > now_s else now_s) >= enough_s:
+                fitting.append(at)
+            free_s = window.end_s
+        fitting.append(len(windows))
+        return fitting
 
-        Whole arrays at once: a booking behind ten thousand windows must not look at each of them in turn.
-        """
+    def _gaps_at_once(self, ask: Ask) -> list[int]:
+        """`gaps` over whole arrays: a booking behind ten thousand windows must not look at each of them in turn."""
         if self._edges is None:
             self._edges = (
                 np.fromiter((window.start_s for window in self.windows), np.float64, len(self.windows)),
@@ -191,26 +213,33 @@ def gap_behind(prefill: Calendar, decode: Calendar, ask: Ask, *, dark_s: float, 
 
 def _fit(prefill: Calendar, i: int, decode: Calendar, j: int, ask: Ask, *, dark_s: float, reuse: bool) -> Gap | None:
     """The booking before position `i` of one calendar and `j` of the other, if there is room."""
-    before = prefill.before(i), decode.before(j)
-    free_s = max((window.end_s for window in before if window is not None), default=ask.now_s)
-    stands = all(
-        calendar.peer == other.instance and (reuse or calendar.owner == ask.request_id)
-        if window is None
-        else window.joins(prefill.instance, decode.instance) and (reuse or window.request_id == ask.request_id)
-        for window, calendar, other in ((before[0], prefill, decode), (before[1], decode, prefill))
-    )
+    before, across = prefill.before(i), decode.before(j)
+    stands = _left_standing(before, prefill, decode, ask, reuse) and _left_standing(across, decode, prefill, ask, reuse)
     dark = 0.0 if stands else dark_s
-    live_s = max(ask.live_min_s, max(free_s, ask.now_s) + dark)
+    free_s = ask.now_s
+    if before is not None and before.end_s > free_s:
+        free_s = before.end_s
+    if across is not None and across.end_s > free_s:
+        free_s = across.end_s
+    live_s = max(ask.live_min_s, free_s + dark)
     end_s = live_s + ask.data_s
     pair = (prefill.instance, decode.instance)
-    limit_s = min(_deadline(follower, pair, ask, dark_s, reuse) for follower in (prefill.at(i), decode.at(j)))
-    return Gap(live_s - dark, live_s, end_s, stands) if end_s <= limit_s + SAME_INSTANT_S else None
+    for follower in (prefill.at(i), decode.at(j)):
+        if follower is not None and end_s > _deadline(follower, pair, ask, dark_s, reuse) + SAME_INSTANT_S:
+            return None
+    return Gap(live_s - dark, live_s, end_s, stands)
 
 
-def _deadline(follower: Window | None, pair: tuple[str, str], ask: Ask, dark_s: float, reuse: bool) -> float:
+def _left_standing(before: Window | None, calendar: Calendar, other: Calendar, ask: Ask, reuse: bool) -> bool:
+    """Whether the ports of `calendar` point to `other`, for this request, once `before` has ended."""
+    if before is None:
+        return calendar.peer == other.instance and (reuse or calendar.owner == ask.request_id)
+    peer = before.decode if calendar.instance == before.prefill else before.prefill
+    return peer == other.instance and (reuse or before.request_id == ask.request_id)
+
+
+def _deadline(follower: Window, pair: tuple[str, str], ask: Ask, dark_s: float, reuse: bool) -> float:
     """When a booking of `pair` before `follower` must have ended."""
-    if follower is None:
-        return math.inf
     if follower.state != "booked":
         # it holds its ports already, whatever its plan says: a window live along with its request's first one
         return -math.inf

@@ -23,6 +23,8 @@ class Timetable:
         self.calendars = {instance: Calendar(instance) for instance in (*self._prefills, *sorted(decodes))}
         self.windows: dict[int, Window] = {}
         self._open: dict[str, list[Window]] = {}
+        # by prefill: its first window, where that is the first one of its decode too
+        self._first: dict[str, Window | None] = dict.fromkeys(self._prefills)
 
     # -- booking ---------------------------------------------------------------------------------------------
 
@@ -61,6 +63,10 @@ class Timetable:
         self._open.setdefault(ask.request_id, []).append(window)
         for calendar in self._both(window):
             calendar.insert(window)
+        first_on_decode = self.calendars[decode].windows[:2]
+        if first_on_decode[0] is window and len(first_on_decode) > 1:
+            self._find_first(first_on_decode[1].prefill)
+        self._find_first(prefill)
         self._restore(self._followers(window), ask.now_s)
         return window
 
@@ -107,6 +113,9 @@ class Timetable:
         followers = self._followers(window)
         for calendar in self._both(window):
             calendar.remove(window)
+        self._find_first(window.prefill)
+        if left := self.calendars[window.decode].windows:
+            self._find_first(left[0].prefill)
         self._open[window.request_id].remove(window)
         if not self._open[window.request_id]:
             del self._open[window.request_id]
@@ -134,12 +143,17 @@ class Timetable:
 
     def next_due_s(self) -> float | None:
         """The earliest start among booked windows that nothing stands before."""
-        firsts = self._first_windows()
-        starts = [window.start_s for window in firsts if window.state == "booked"]
-        joined = [
-            (window.live_at_s or 0.0) for window in firsts if window.state == "live" and self._continuation(window)
-        ]
-        return min((*starts, *joined), default=None)
+        next_s: float | None = None
+        for window in self._first_windows():
+            if window.state == "booked":
+                start_s = window.start_s
+            elif window.state == "live" and self._continuation(window) is not None:
+                start_s = window.live_at_s or 0.0
+            else:
+                continue
+            if next_s is None or start_s < next_s:
+                next_s = start_s
+        return next_s
 
     def start_due(self, now_s: float) -> list[Window]:
         """Start every booked window whose time has come and whose ports are free, in time order.
@@ -223,13 +237,11 @@ class Timetable:
 
     def _continuation(self, window: Window) -> Window | None:
         """The booked window right behind a live one, on both calendars, of the same request and circuit."""
-        followers = self._followers(window)
-        if len(followers) != 2 or followers[0] is not followers[1]:
+        follower = self.calendars[window.prefill].after_window(window)
+        if follower is None or follower.request_id != window.request_id or follower.state != "booked":
             return None
-        follower = followers[0]
-        same = follower.request_id == window.request_id and follower.joins(window.prefill, window.decode)
         contiguous = follower.start_s <= window.end_s + SAME_INSTANT_S
-        return follower if same and contiguous and follower.state == "booked" else None
+        return follower if contiguous and self.calendars[window.decode].after_window(window) is follower else None
 
     def _join(self, window: Window) -> None:
         for calendar, peer in zip(self._both(window), (window.decode, window.prefill), strict=True):
@@ -239,21 +251,22 @@ class Timetable:
         return self.calendars[window.prefill], self.calendars[window.decode]
 
     def _followers(self, window: Window) -> list[Window]:
-        return [after for calendar in self._both(window) if (after := calendar.neighbours(window)[1]) is not None]
+        return [after for calendar in self._both(window) if (after := calendar.after_window(window)) is not None]
 
     def _first_windows(self) -> list[Window]:
         """The windows that nothing stands before, on either calendar."""
-        firsts = []
-        for prefill in self._prefills:
-            windows = self.calendars[prefill].windows
-            if windows and self.calendars[windows[0].decode].windows[0] is windows[0]:
-                firsts.append(windows[0])
-        return firsts
+        return [window for window in self._first.values() if window is not None]
+
+    def _find_first(self, prefill: str) -> None:
+        """The windows of `prefill`, or those of a decode before which its first one stood, have changed."""
+        windows = self.calendars[prefill].windows
+        is_first = bool(windows) and self.calendars[windows[0].decode].windows[0] is windows[0]
+        self._first[prefill] = windows[0] if is_first else None
 
     def _stands_before(self, window: Window) -> bool:
         """Whether the windows before it leave the circuit of `window` standing."""
-        before = [calendar.neighbours(window)[0] for calendar in self._both(window)]
-        for calendar, previous in zip(self._both(window), before, strict=True):
+        for calendar in self._both(window):
+            previous = calendar.before_window(window)
             peer = calendar.peer if previous is None else self._peer_of(previous, calendar)
             owner = calendar.owner if previous is None else previous.request_id
             if peer != self._peer_of(window, calendar) or not (self._reuse or owner == window.request_id):
@@ -283,7 +296,7 @@ class Timetable:
         self._push(pushed, now_s)
 
     def _free_s(self, window: Window) -> float:
-        before = [calendar.neighbours(window)[0] for calendar in self._both(window)]
+        before = [calendar.before_window(window) for calendar in self._both(window)]
         return max((previous.end_s for previous in before if previous is not None), default=0.0)
 
     def _push(self, windows: Iterable[Window], now_s: float) -> None:
