@@ -2,20 +2,74 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
-from commands.door import fail, need_root
+from commands.check import checked
+from commands.door import INVALID, Overrides, fail, need_root
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
-def doctor() -> None:
+def doctor(
+    experiment: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="EXPERIMENT.yaml",
+            help="also build its networks, load them, and say whether it will be valid here, and what would make it so "
+            "(root)",
+        ),
+    ] = None,
+    overrides: Overrides = None,
+) -> None:
     """What this machine can do, what is missing, and the remedy; exit 1 if it cannot run an experiment."""
     from rich.console import Console
 
     from emulation.preflight import can_run, capabilities, doctor_table
+    from emulation.selftest import SelfTestError, client_error
 
+    console = Console(highlight=False)
     found = capabilities()
-    Console().print(doctor_table(found))
-    raise typer.Exit(0 if can_run(found) else 1)
+    console.print(doctor_table(found))
+    try:
+        console.print(client_error().sentence(), soft_wrap=True)
+    except SelfTestError as error:
+        console.print(f"the client could not be tested: {error}", soft_wrap=True)
+    if not can_run(found):
+        raise typer.Exit(1)
+    if experiment is not None:
+        _advise(experiment, overrides or [], console)
+
+
+def _advise(path: Path, overrides: list[str], console: Console) -> None:
+    """A line for each fabric; exit INVALID where one will not be valid here."""
+    need_root("advice builds the experiment's networks")
+    chosen = checked(path, overrides, None, dry_run=False, emulated=True)
+
+    from emulation.advice import advise
+    from emulation.interrupts import Interrupted, interruptible
+    from emulation.ledger import LedgerError, RunLedger
+    from emulation.netns import NamespaceError
+    from emulation.ovs import OpenVSwitchError
+    from emulation.preflight import choose_datapath
+    from emulation.probe import ProbeError
+    from emulation.testbed import TestbedError
+
+    try:
+        with interruptible(), RunLedger.open(f"doctor-{os.getpid()}") as ledger:
+            advice = advise(chosen, ledger, choose_datapath())
+    except Interrupted as error:
+        fail(f"{error}: everything that was built is removed", 128 + error.number)
+    except (LedgerError, NamespaceError, OpenVSwitchError, ProbeError, TestbedError) as error:
+        fail(f"{error}\neverything that was built is removed")
+    for each in advice:
+        console.print(each.sentence(), soft_wrap=True)
+    if not all(each.valid for each in advice):
+        raise typer.Exit(INVALID)
 
 
 def clean() -> None:

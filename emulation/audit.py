@@ -21,6 +21,8 @@ from typing import Any
 
 #: The receiver's clock is read after the packet reached its socket and its process woke up.
 LAST_BYTE_TOLERANCE_S = 0.005
+#: A window that is live this long before its first packet was not waited for: its KV was not ready.
+FIRST_PACKET_S = 0.050
 #: The controller reads its clock around a step, the packet its own at the NIC.
 CLOCK_SLACK_S = 20e-6
 
@@ -45,12 +47,17 @@ class Segment:
 
 @dataclass
 class Audit:
-    """What the packets say. `dark_s`: dark time of every reconfiguration, real seconds; `violations` in words."""
+    """What the packets say; real seconds. `dark_s`: of every reconfiguration, from the end of the purge behind the
+    removal of its rules to the start of the installation; `first_packet_s`: from the same moment to the first packet
+    that was delivered to either port, where one was before the ports turned dark again; `excess_s`: step of a switch ->
+    what each took beyond the delay; `violations` in words."""
 
     packets: int = 0
     payload_bytes: int = 0
     retransmitted_bytes: int = 0
     dark_s: list[float] = field(default_factory=list)
+    first_packet_s: list[float] = field(default_factory=list)
+    excess_s: dict[str, list[float]] = field(default_factory=dict)
     flows: int = 0
     violations: list[str] = field(default_factory=list)
 
@@ -156,12 +163,18 @@ def _check_dark(
     installed_s = switch["t_s"] - sum(steps[name] for name in ("install", "barrier2", "purge2"))
     began_s = installed_s - steps["dark_wait"]
     found.dark_s.append(installed_s - began_s)
+    for step, seconds in steps.items():
+        found.excess_s.setdefault(step, []).append(seconds - (tau_s if step == "dark_wait" else 0.0))
     if installed_s - began_s < tau_s - CLOCK_SLACK_S:
         found.violations.append(
             f"window {window['window']}: dark for {(installed_s - began_s) * 1e3:.3f} ms of {tau_s * 1e3:g} ms"
         )
     ports = [address for instance in (window["prefill"], window["decode"]) for address in addresses[instance]]
     touching = {(s.file, s.number): s for address in ports for s in by_address.get(address, ())}
+    # a switch whose window moves nothing (its request died) is followed by somebody else's packets, or none
+    after = [s.at_s for s in touching.values() if began_s + CLOCK_SLACK_S < s.at_s <= switch["t_s"] + FIRST_PACKET_S]
+    if after:
+        found.first_packet_s.append(min(after) - began_s)
     for segment in touching.values():
         if began_s + CLOCK_SLACK_S < segment.at_s < installed_s - CLOCK_SLACK_S:
             found.violations.append(

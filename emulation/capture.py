@@ -69,6 +69,7 @@ class Captures:
             path = self.files[point] = self.directory / f"{point.name}.pcap"
             logs[point] = log = self.directory / f"{point.name}.tcpdump"
             command = ["tcpdump", "-n", "-i", point.interface, "-Q", point.direction, "-s", str(SNAP_BYTES)]
+            command += ["-p"]  # what is not for this NIC does not reach it; a link that turns promiscuous is a change
             command += ["-B", str(BUFFER_KIB), "--immediate-mode", "-U", "-w", str(path), "-Z", "root"]
             command += [f"tcp and dst port {KV_PORT}"]
             try:
@@ -81,6 +82,10 @@ class Captures:
                 if time.monotonic() > deadline_s:
                     raise CaptureError(f"tcpdump at {point.name} does not listen: {last_lines(log)}")
                 time.sleep(0.01)
+
+    def pids(self) -> list[int]:
+        """Process ids of the captures that run."""
+        return [child.pid for child in self._children if child.poll() is None]
 
     def stop(self) -> dict[str, int]:
         """End every capture; packets that the kernel dropped before tcpdump saw them, by point."""

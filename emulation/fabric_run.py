@@ -2,7 +2,7 @@
 
 1. build      namespaces, links and circuit switches; the controller and the agents start while they are made
 2. connect    KV connections that are kept are opened, over circuits in rounds of permutations
-3. probe      every kind of path carries its rate, or the run ends here
+3. probe      every kind of path carries its rate, or the run ends here; delays are calibrated
 4. run        the clock starts; the gateway replays the arrivals until all are accounted for, or the drain is over
 5. collect    records, the controller's log, counters; qdiscs are read back (`emulation/outcome.py`)
 6. tear down  everything the run made is removed, whatever happened before (`emulation/parts.py`)
@@ -13,13 +13,13 @@ run. However it ended, every offered request is accounted for.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from emulation.calibration import calibrate
 from emulation.capture import CaptureError, Captures
 from emulation.controller_process import ControllerError
 from emulation.ecmp import EcmpError
@@ -27,8 +27,8 @@ from emulation.fabric_plan import FabricPlan, rounds
 from emulation.fleet import FleetError, Message
 from emulation.interrupts import Interrupted, shielded
 from emulation.ledger import RunLedger
-from emulation.machine import MachineWatch
 from emulation.netns import NamespaceError
+from emulation.observation import Observation
 from emulation.outcome import FabricResult, Seen, collect
 from emulation.ovs import OpenVSwitchError
 from emulation.parts import Parts, PartsFailed
@@ -41,8 +41,6 @@ __all__ = ["FabricResult", "FabricRun", "RunFailed"]
 CONNECT_TIMEOUT_S = 10.0
 #: From the last word before the clock to its zero: every agent has armed its first timer by then.
 COUNTDOWN_S = 0.3
-#: Steps of a switch that are not tau itself.
-EXCESS_STEPS = ("remove", "barrier", "purge", "install", "barrier2", "purge2")
 
 
 class RunFailed(RuntimeError):
@@ -70,7 +68,8 @@ class FabricRun:
 
     `report(message)` says which step begins; `progress` is called twice a second while the clock runs with sent, done,
     failed, transfers in flight, circuits in flight, elapsed and total run-clock seconds. `pcap`: capture the KV packets
-    under `keep_logs` and audit them.
+    under `keep_logs` and audit them. `observe`: sample the machine, the queues and the rules while the clock runs; the
+    verdict knows less without (it is there to measure what observing costs).
     """
 
     plan: FabricPlan
@@ -80,6 +79,7 @@ class FabricRun:
     progress: Callable[[int, int, int, int, int, float, float], None]
     keep_logs: Path
     pcap: bool = False
+    observe: bool = True
 
     def run(self, shield: ExitStack | None = None) -> FabricResult:
         """Run it, and say what came out however it ended. From the moment it has, signals wait until `shield` (none:
@@ -97,6 +97,7 @@ class FabricRun:
             try:
                 self._step("build", self._parts.start)
                 self._step("connect", self._connect)
+                self._step("calibrate", self._calibrate)
                 self._step("run", self._run)
             except STOPPERS as error:
                 failure = self._parts.explained(error)
@@ -141,34 +142,38 @@ class FabricRun:
             if not answer["ok"]:
                 raise FleetError(f"{answer['agent']} could not connect to {answer['decode']}: {answer['error']}")
 
-    def _calibrated_excess_s(self) -> float:
-        """Wall seconds that a switch takes beyond tau: the median over the circuits laid while connecting."""
-        steps = [event["steps_s"] for event in self._parts.controller.events() if event.get("event") == "setup"]
-        if not steps:
-            return 0.0
-        return statistics.median(sum(step.get(name, 0.0) for name in EXCESS_STEPS) for step in steps)
+    def _calibrate(self) -> None:
+        """The last step before the clock: constants are read, and the network is still the one that was built."""
+        assert self._seen.probe is not None
+        calibration = calibrate(self._parts, self._seen.probe)
+        self._seen.calibration = calibration.described(self.plan.scale)
+        self._seen.excess_s = calibration.excess_s
+        self._parts.changes.sample(time.monotonic())
+        if changes := self._parts.changes.changes():
+            said = "; ".join(f"{change.where}: {change.what}" for change in changes[:3])
+            raise TestbedError(f"the network was changed between its build and the start of the clock: {said}")
 
     # -- 4: run -----------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         parts, scale = self._parts, self.plan.scale
         fleet, controller = parts.fleet, parts.controller
-        excess_s = self._seen.excess_s = self._calibrated_excess_s()
         if self.pcap:
             directory = self.keep_logs / "pcap"
             directory.mkdir(exist_ok=True)
             parts.captures = Captures(directory)
             parts.captures.start(parts.testbed, parts.cluster, self.plan.fabric.kind, self.ledger)
         t0_s = time.monotonic() + COUNTDOWN_S
-        controller.start_clock(t0_s, scale.real_s(excess_s))
+        controller.start_clock(t0_s, scale.real_s(self._seen.excess_s or 0.0))
         fleet.broadcast({"type": "start", "t0_monotonic_s": t0_s})
         self._seen.t0_s = t0_s
         workload = self.plan.experiment.workload
         total_s = workload.warmup_s + workload.window_s
         last_s = max((request.arrival_s for request in self.plan.requests), default=0.0)
         limit_s = scale.wall_s(last_s + self.plan.agents_drain_s) + 10.0
-        with MachineWatch(parts.pids()) as watch:
-            try:
+        observation = Observation(parts) if self.observe else None
+        try:
+            with observation or nullcontext():
                 fleet.wait(
                     lambda message: message.get("type") == "bye" and message.get("agent") == "gw",
                     timeout_s=limit_s,
@@ -176,9 +181,10 @@ class FabricRun:
                     tick=lambda: self._tick(max(0.0, scale.real_s(time.monotonic() - t0_s)), total_s),
                     tick_s=0.5,
                 )
-            finally:
-                self._seen.errors = list(fleet.errors)
-        self._seen.machine = watch.use()
+        finally:
+            self._seen.errors = list(fleet.errors)
+            if observation is not None:
+                self._seen.observed = observation.observed()
 
     def _tick(self, elapsed_s: float, total_s: float) -> None:
         fleet = self._parts.fleet

@@ -44,6 +44,9 @@ class Fleet:
         self.exits: dict[str, Any] = {}
         self.byes: dict[str, Message] = {}
         self.progress: dict[str, Message] = {}
+        #: Agent -> (CLOCK_MONOTONIC when it was heard, run-clock time that it then gave) for each time it said one.
+        self.clock_readings: dict[str, list[tuple[float, float]]] = {}
+        self._pids: dict[str, int] = {}
         self._heard_s: dict[str, float] = {}
         self._stopping = False
 
@@ -53,6 +56,15 @@ class Fleet:
         self._zygote = spawn(command, ledger=ledger, log=self._log, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._write(self._config)
         threading.Thread(target=self._read, name="agents", daemon=True).start()
+
+    @property
+    def zygote_pid(self) -> int | None:
+        """Process id of the agents' parent while it runs."""
+        return self._zygote.pid if self._zygote is not None and self._zygote.poll() is None else None
+
+    def pids(self) -> dict[str, int]:
+        """Name -> process id of the agents that are ready."""
+        return dict(self._pids)
 
     def send(self, agent: str, message: Mapping[str, Any]) -> None:
         """One command to one agent."""
@@ -200,6 +212,14 @@ class Fleet:
         output = last_lines(self._log)
         return "".join(f"\n  {line}" for line in [*said, *([output] if output else [])])
 
+    def _heard(self, message: Message, now_s: float) -> None:
+        agent = message["agent"]
+        self._heard_s[agent] = now_s
+        if "pid" in message:
+            self._pids[agent] = message["pid"]
+        if message.get("run_s") is not None:
+            self.clock_readings.setdefault(agent, []).append((now_s, message["run_s"]))
+
     def _write(self, message: Mapping[str, Any]) -> None:
         """Raises FleetError where the zygote takes nothing, OSError where it is gone."""
         assert self._zygote is not None
@@ -222,7 +242,7 @@ class Fleet:
                 message = json.loads(line)
                 # here, not where it is read: between two waits nobody reads
                 if message.get("agent") in self._heard_s or message.get("type") == "ready":
-                    self._heard_s[message["agent"]] = time.monotonic()
+                    self._heard(message, time.monotonic())
                 if message.get("type") != "heartbeat":
                     self._inbox.put(message)
             except ValueError:

@@ -12,7 +12,7 @@ from emulation.evidence import gather
 from emulation.fabric_plan import FabricPlan
 from emulation.fidelity import judge
 from emulation.interrupts import Interrupted
-from emulation.machine import MachineUse
+from emulation.observed import Observed
 from emulation.packet_audit import audit_run, described
 from emulation.parts import Parts
 from emulation.paths import PathProbe
@@ -43,7 +43,8 @@ class Seen:
     t0_s: float | None = None
     probe: PathProbe | None = None
     excess_s: float | None = None
-    machine: MachineUse | None = None
+    calibration: dict[str, Any] | None = None
+    observed: Observed = field(default_factory=Observed)
     errors: Sequence[dict[str, Any]] | None = None
 
 
@@ -88,7 +89,11 @@ def collect(plan: FabricPlan, parts: Parts, seen: Seen, failure: str | None, dat
         links=rows,
         probe=seen.probe,
         excess_s=seen.excess_s,
-        machine=seen.machine,
+        observed=seen.observed,
+        calibration=seen.calibration,
+        t0_s=seen.t0_s,
+        clock_readings=parts.fleet.clock_readings if has_agents else {},
+        byes=parts.fleet.byes if has_agents else {},
         faults=faults,
     )
     return FabricResult(frames, LINKS.frame(rows), judge(evidence) | audit, failure)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,15 +50,20 @@ def audit_run(
 
 def described(audit: Audit, lost: Mapping[str, int]) -> dict[str, Any]:
     """For `fidelity.json`: counts, the distribution of dark times (real ms), violations, packets the captures lost."""
-    dark_ms = [1e3 * seconds for seconds in audit.dark_s]
-    quantiles = {"min": 0, "p50": 50, "p95": 95, "max": 100}
     return {
         "packets": audit.packets,
         "payload_bytes": audit.payload_bytes,
         "retransmitted_bytes": audit.retransmitted_bytes,
         "flows": audit.flows,
-        "dark_ms": {name: float(np.percentile(dark_ms, q)) for name, q in quantiles.items()} if dark_ms else None,
-        "reconfigurations": len(dark_ms),
+        "dark_ms": _distribution_ms(audit.dark_s),
+        "first_packet_ms": _distribution_ms(audit.first_packet_s),
+        "excess_ms": {step: _distribution_ms(seconds) for step, seconds in audit.excess_s.items()},
+        "reconfigurations": len(audit.dark_s),
         "violations": audit.violations,
         "lost_by_the_capture": dict(lost),
     }
+
+
+def _distribution_ms(seconds: Sequence[float]) -> dict[str, float] | None:
+    quantiles = {"min": 0, "p50": 50, "p95": 95, "max": 100}
+    return {name: 1e3 * float(np.percentile(seconds, q)) for name, q in quantiles.items()} if seconds else None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from emulation.capture import Captures
+from emulation.changes import ChangeWatch
 from emulation.controller_process import NORTHBOUND_PORT, ControllerProcess
 from emulation.fabric_plan import FabricPlan
 from emulation.fleet import Fleet
@@ -45,6 +46,7 @@ class Parts:
         self._controller: ControllerProcess | None = None
         self._fleet: Fleet | None = None
         self._watch: Watch | None = None
+        self._changes: ChangeWatch | None = None
 
     @property
     def controller(self) -> ControllerProcess:
@@ -63,6 +65,12 @@ class Parts:
         assert self._fleet is not None
         return self._fleet
 
+    @property
+    def changes(self) -> ChangeWatch:
+        """Sees what is changed in the network from its build on; only once everything was started."""
+        assert self._changes is not None
+        return self._changes
+
     # -- start ------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -78,6 +86,7 @@ class Parts:
         if self.testbed.ovs is not None:
             asked |= {name: functools.partial(ask_unixctl, path) for name, path in self.testbed.ovs.control.items()}
         self._watch = Watch(asked)
+        self._changes = ChangeWatch(self.testbed.nodes())
 
     def _start_processes(self) -> None:
         """The controller and the agents; the slow starts overlap."""
@@ -166,6 +175,8 @@ class Parts:
                 steps.callback(self._fleet.kill)
             if self._watch is not None:
                 steps.callback(self._watch.stop)
+            if self._changes is not None:
+                steps.callback(self._changes.close)
 
     def _keep_logs(self, directory: Path) -> None:
         """The controller's log is an artifact; what processes printed is kept where they printed anything."""

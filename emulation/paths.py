@@ -146,7 +146,7 @@ class PathProbe:
         """TCP moves a few packets of payload over each, and the round trip."""
 
         def check(route: _Route) -> tuple[str, float]:
-            check_tcp(route.connection())
+            check_tcp(route.connection(), congestion_control=self._plan.congestion_control)
             return route.name, round_trip_s(route.connection(), rounds=5)
 
         with ThreadPoolExecutor(CHECKERS) as pool:
@@ -183,7 +183,11 @@ class PathProbe:
         readings: dict[str, list[float]] = {route.name: [] for route in routes}
         for attempt in range(ATTEMPTS):
             time.sleep(attempt * PAUSE_S)
-            found = goodputs([route.connection() for route in left.values()], transfer_bytes=1_300_000)
+            found = goodputs(
+                [route.connection() for route in left.values()],
+                transfer_bytes=1_300_000,
+                congestion_control=self._plan.congestion_control,
+            )
             for name, goodput in zip(left, found, strict=True):
                 readings[name].append(goodput.goodput_bps / self._plan.kv_goodput_bps)
             left = {name: route for name, route in left.items() if abs(readings[name][-1] - 1) > LINK_RATE_TOLERANCE}

@@ -1,18 +1,34 @@
 """What this machine's links and names cannot make of an experiment, found before anything is built.
 
-The experiment itself is right where this speaks up: the flow-level twin can simulate it. Pure: nothing is tried out.
+The experiment itself is right where this speaks up: the flow-level twin can simulate it. Nothing is built; only the
+kernel is asked for a congestion control.
 """
 
 from __future__ import annotations
 
 from emulation.fabric_plan import FabricPlan
+from emulation.preflight import available_congestion_controls, congestion_control_works
 from emulation.shaping import MAX_GOODPUT_BPS, MIN_GOODPUT_BPS, Shape, ShapingError
 from experiments.spec import Experiment
 
 
 def refusals(experiment: Experiment) -> list[str]:
     """A line for each thing that cannot be emulated: spec path, value, what is allowed, remedy. Empty when all can."""
-    return [*_rate(experiment), *_wiring(experiment)]
+    return [*_rate(experiment), *_wiring(experiment), *_congestion_controls(experiment)]
+
+
+def _congestion_controls(experiment: Experiment) -> list[str]:
+    wanted = {
+        f"fabrics.{i}.congestion_control": FabricPlan(experiment, fabric, experiment.seeds[0], ()).congestion_control
+        for i, fabric in enumerate(experiment.fabrics)
+        if fabric.kind != "none"
+    }
+    return [
+        f"{where}: this kernel has no {name!r}; modprobe tcp_{name}, or choose one of "
+        f"{' '.join(available_congestion_controls())}"
+        for where, name in wanted.items()
+        if not congestion_control_works(name)
+    ]
 
 
 def _rate(experiment: Experiment) -> list[str]:

@@ -162,8 +162,13 @@ def congestion_control_works(name: str) -> bool:
             tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
             return True
         except OSError:
-            available = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
-            return available.exists() and name in available.read_text().split()
+            return name in available_congestion_controls()
+
+
+def available_congestion_controls() -> list[str]:
+    """Those that the kernel has loaded."""
+    available = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+    return available.read_text().split() if available.exists() else []
 
 
 def _open_vswitch() -> Capability:

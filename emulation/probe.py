@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from emulation.agents.kernel import set_congestion_control
 from emulation.netns import socket_in
 
 MIN_SLOPE_BYTES = 1_000_000
@@ -73,12 +74,14 @@ def goodputs(
             transfer.close()
 
 
-def check_tcp(path: Path, *, payload_bytes: int = 20_000, timeout_s: float = 2.0) -> float:
+def check_tcp(
+    path: Path, *, payload_bytes: int = 20_000, timeout_s: float = 2.0, congestion_control: str = "cubic"
+) -> float:
     """Seconds to connect and move a payload of several packets and have it acknowledged. Raises ProbeError.
 
     More than a ping: where checksum offload breaks a datapath, ping and the handshake work and data hangs.
     """
-    transfer = _Transfer(path, payload_bytes, "cubic", timeout_s)
+    transfer = _Transfer(path, payload_bytes, congestion_control, timeout_s)
     started_s = time.monotonic()
     try:
         transfer.connect()
@@ -155,11 +158,10 @@ class _Transfer:
             listener.close()
 
     def _set_congestion_control(self, end: socket.socket) -> None:
-        wanted = self.congestion_control.encode()
-        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, wanted)
-        got = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
-        if got != wanted:
-            raise ProbeError(f"congestion control is {got.decode()}, not {self.congestion_control}: modprobe it")
+        try:
+            set_congestion_control(end, self.congestion_control)
+        except RuntimeError as error:
+            raise ProbeError(f"{self.path}: {error}") from error
 
     def start(self) -> None:
         for body in (self._receive, self._send):

@@ -163,6 +163,14 @@ class Testbed:
             bridges.append(Bridge(switch, int(info["dpid"], 16), ports))
         return bridges
 
+    def nodes(self) -> dict[str, str]:
+        """Node -> namespace, of every node; circuit switches share one."""
+        return dict(self._namespaces)
+
+    def ends(self) -> list[LinkEnd]:
+        """Both ends of every link."""
+        return [end for pair in self._links for end in pair]
+
     def counters(self) -> list[dict[str, Any]]:
         """Rows of links.csv, one for each end of each link, as counted since the build."""
         namespaces = [namespace for namespace, ends in self._ends.items() if ends]

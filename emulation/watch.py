@@ -27,14 +27,15 @@ class Watch:
     def __init__(self, parts: Mapping[str, Callable[[], object]], *, silence_s: float = SILENCE_S) -> None:
         self._silence_s = silence_s
         self._ended = threading.Event()
-        self._asked_s: dict[str, float | None] = dict.fromkeys(parts)
+        self._asked_s: dict[str, float | None] = {}
         self._refusals: dict[str, str] = {}
-        self._threads = [
-            threading.Thread(target=self._ask, args=(name, ask), name=f"watch {name}", daemon=True)
-            for name, ask in parts.items()
-        ]
-        for thread in self._threads:
-            thread.start()
+        for name, ask in parts.items():
+            self.add(name, ask)
+
+    def add(self, name: str, ask: Callable[[], object]) -> None:
+        """Ask this part too, from now on."""
+        self._asked_s[name] = None
+        threading.Thread(target=self._ask, args=(name, ask), name=f"watch {name}", daemon=True).start()
 
     def troubles(self) -> list[str]:
         """A sentence for each part that has not answered for too long, with what asking it gave."""
@@ -50,7 +51,7 @@ class Watch:
     def _waiting_s(self) -> dict[str, float]:
         """Parts that have been asked for too long, and for how long."""
         now_s = time.monotonic()
-        asked = {name: at_s for name, at_s in self._asked_s.items() if at_s is not None}
+        asked = {name: at_s for name, at_s in list(self._asked_s.items()) if at_s is not None}
         return {name: now_s - at_s for name, at_s in asked.items() if now_s - at_s > self._silence_s}
 
     def stop(self) -> None:
@@ -72,16 +73,24 @@ class Watch:
 
 
 def ask_unixctl(path: Path, *, timeout_s: float = SILENCE_S) -> str:
-    """The version of the Open vSwitch daemon behind a control socket, from its main loop (JSON-RPC, ovs-appctl(8)).
-    Raises OSError (TimeoutError where it does not answer) or ValueError."""
+    """The version of the Open vSwitch daemon behind a control socket, from its main loop. Raises as `call_unixctl`."""
+    return call_unixctl(path, "version", timeout_s=timeout_s)
+
+
+def call_unixctl(path: Path, method: str, *parameters: str, timeout_s: float = SILENCE_S) -> str:
+    """What an Open vSwitch daemon answers to a command on its control socket (JSON-RPC, ovs-appctl(8)).
+    Raises OSError (TimeoutError where it does not answer) or ValueError, where it refuses."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout_s)
         connection.connect(str(path))
-        connection.sendall(json.dumps({"id": 0, "method": "version", "params": []}).encode())
+        connection.sendall(json.dumps({"id": 0, "method": method, "params": parameters}).encode())
         received = b""
         while part := connection.recv(65536):
             received += part
             # nothing ends a reply but its closing brace
-            with contextlib.suppress(ValueError):
-                return str(json.loads(received)["result"])
+            with contextlib.suppress(json.JSONDecodeError):
+                reply = json.loads(received)
+                if reply["error"] is not None:
+                    raise ValueError(f"{path}: {method}: {str(reply['error']).strip()}")
+                return str(reply["result"])
     raise ConnectionError(f"{path}: closed after {received!r}")

@@ -94,6 +94,10 @@ Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 DecodeChoice: TypeAlias = Annotated[str, BeforeValidator(_check_decode_choice)]
 
 
+#: A run whose kernel has not got it is refused before anything is built.
+CongestionControl: TypeAlias = Annotated[str, _one_of("congestion control", ("cubic", "bbr", "reno", "dctcp"))]
+
+
 class SpecModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -234,6 +238,9 @@ class Eps(SpecModel):
         description="queue of its links: drr serves sources in turn, fifo is one queue, priority (srpt's own, and its "
         "default) serves the transfer with the least left first",
     )
+    congestion_control: CongestionControl = Field(
+        default="cubic", description="TCP's, on KV connections; the kernel must have it"
+    )
     decode_choice: DecodeChoice = Field(
         default="least-loaded",
         description="how the decode instance is chosen; sticky stays with a prefill's last decode as a circuit would",
@@ -268,6 +275,9 @@ class Ocs(SpecModel):
         description="when windows are booked: last-chunk, admission, none or your own module:Class",
     )
     reuse: bool = Field(default=True, description="whether a standing circuit may serve another request")
+    congestion_control: CongestionControl = Field(
+        default="cubic", description="TCP's, on KV connections; the kernel must have it"
+    )
     decode_choice: DecodeChoice = Field(
         default="circuit-aware",
         description="how the decode instance is chosen (with commit none: least-loaded by default)",

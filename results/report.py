@@ -13,6 +13,7 @@ from plotly.offline import get_plotlyjs
 from results import figures
 from results.artifacts import ArtifactError, RunDirectory, write_text
 from results.definitions import definitions
+from results.fidelity import MEASURE_COLUMNS, UNSCALED_COLUMNS, FidelityView, fidelity_view
 from results.picture import write_picture
 from results.schema import TTFT_PARTS
 from results.style import PART_NAMES
@@ -63,6 +64,9 @@ def write_report(run_dir: Path) -> Path:
         stacked=_html(figures.mean_parts(runs), "parts"),
         circuits=_circuit_sections(run, runs),
         view_s=figures.CIRCUITS_VIEW_S,
+        fidelity=_fidelity(run, runs),
+        measure_columns=MEASURE_COLUMNS,
+        unscaled_columns=UNSCALED_COLUMNS,
         definitions=definitions(config),
         provenance=_provenance_rows(run.document("provenance.json")),
         config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True) if config else "",
@@ -109,6 +113,16 @@ def _moves(run: RunSummary, runs: list[RunSummary]) -> list[str]:
 def _parts(run: RunSummary) -> list[str]:
     cells = [UNDEFINED if (value := run.ttft_parts_s.get(part)) is None else f"{value:.4f}" for part in TTFT_PARTS]
     return [*cells, UNDEFINED if run.ttft_s.mean is None else f"{run.ttft_s.mean:.4f}"]
+
+
+def _fidelity(run: RunDirectory, runs: list[RunSummary]) -> list[FidelityView]:
+    """Of each fabric and seed that has any."""
+    views = []
+    for entry in runs:
+        document = run.document(f"{entry.name}/seed{entry.seed}/fidelity.json")
+        if (view := fidelity_view(label(entry, runs), document)) is not None:
+            views.append(view)
+    return views
 
 
 def _circuit_sections(run: RunDirectory, runs: list[RunSummary]) -> list[tuple[str, str]]:

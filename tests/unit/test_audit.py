@@ -47,6 +47,15 @@ def test_a_clean_reconfiguration_has_no_violation_and_its_dark_time_is_known():
     assert found.violations == []
     assert (found.packets, found.payload_bytes, found.retransmitted_bytes) == (10, 10_000, 0)
     assert found.dark_s == pytest.approx([0.025])
+    assert found.first_packet_s == pytest.approx([LIVE_S + 0.001 - DARK_FROM_S])
+    excess_s = {step: seconds - (TAU_S if step == "dark_wait" else 0.0) for step, seconds in STEPS.items()}
+    assert {step: values[0] for step, values in found.excess_s.items()} == pytest.approx(excess_s)
+
+
+def test_a_window_whose_kv_was_not_ready_says_nothing_of_the_dark_as_packets_see_it():
+    late = [dataclasses.replace(each, at_s=each.at_s + 0.2) for each in DATA]
+    found = circuits(late, transfers=[TRANSFER | {"last_byte_s": LIVE_S + 0.2102}])
+    assert (found.violations, found.first_packet_s) == ([], [])
 
 
 @pytest.mark.parametrize("at_s", [DARK_FROM_S + 0.001, (DARK_FROM_S + INSTALLED_S) / 2, INSTALLED_S - 0.0005])

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from emulation.evidence import gather
+from emulation.evidence import clock_offsets, gather
 from emulation.fabric_plan import FabricPlan
 from emulation.fidelity import Evidence, judge
-from emulation.machine import MachineUse, MachineWatch
+from emulation.changes import Change
+from emulation.machine import MachineUse, Stop, nearest_rank
+from emulation.observed import Observed
 from emulation.scale import ScaleModel
 from experiments.spec import load
 from results.merge import Frames
@@ -25,13 +27,18 @@ def evidence(**changes) -> Evidence:
 
 def use(**changes) -> MachineUse:
     return MachineUse(**({
-        "samples": 10, "busiest_core_percent": 20.0, "all_cores_percent": 10.0, "p95_all_cores_percent": 20.0,
-        "steal_percent": 0.0, "least_available_memory_bytes": 2**30,
+        "samples": 10, "cores_percent": [20.0, 0.0], "all_cores_percent": 10.0, "p95_all_cores_percent": 20.0,
+        "full_core_percent": 0.0, "steal_percent": 0.0, "foreign_percent": 1.0, "p95_foreign_percent": 2.0,
+        "least_available_memory_bytes": 2**42,
     } | changes))  # fmt: skip
 
 
+def seen(**changes) -> Observed:
+    return Observed(machine=use(**changes))
+
+
 def test_a_quiet_run_is_valid_and_gives_no_reasons():
-    verdict = judge(evidence(link_ratios={"p0-d0": 1.01}, arrival_lag_s=[0.001] * 100, machine=use()))
+    verdict = judge(evidence(link_ratios={"p0-d0": 1.01}, arrival_lag_s=[0.001] * 100, observed=seen()))
     assert (verdict["verdict"], verdict["reasons"]) == ("valid", [])
 
 
@@ -48,8 +55,18 @@ def test_a_quiet_run_is_valid_and_gives_no_reasons():
         ({"switch_excess_s": [0.006] * 9}, "degraded", "reconfiguration beyond tau"),
         ({"transfers": 99, "transfers_with_rto": 1}, "degraded", "TCP timeout"),
         ({"circuit_rate_ratios": [0.96, 0.96, 1.0]}, "degraded", "rate of long transfers"),
-        ({"machine": use(p95_all_cores_percent=96.0)}, "degraded", "CPU"),
-        ({"machine": use(steal_percent=6.0)}, "degraded", "hypervisor"),
+        ({"release_lateness_s": [0.006] * 100}, "degraded", "layer release lateness"),
+        (
+            {"control_rtt_s": {"admitted": [0.001] * 9, "transfer-done": [0.051] * 9}},
+            "degraded",
+            "control round trip of transfer-done, median 51 ms against 10 ms",
+        ),
+        ({"window_lateness_s": [0.006] * 9}, "degraded", "window start against plan"),
+        ({"observed": seen(p95_all_cores_percent=96.0)}, "degraded", "CPU"),
+        ({"observed": seen(steal_percent=6.0)}, "degraded", "hypervisor"),
+        ({"observed": seen(foreign_percent=26.0)}, "degraded", "CPU taken by other programs 26 % against 25 %"),
+        ({"observed": seen(waiting_percent={"ovs-vswitchd": 26.0})}, "degraded", "time ovs-vswitchd waited for a core"),
+        ({"observed": seen(least_available_memory_bytes=0)}, "degraded", "memory in use"),
     ],
 )
 def test_each_detector_decides_and_says_why(changes, expected, says):
@@ -73,17 +90,73 @@ def test_dilation_relaxes_the_limit_of_lateness_in_wall_time():
     assert judge(evidence(arrival_lag_s=[0.021] * 100, time_dilation=4.0))["verdict"] == "invalid"
 
 
+@pytest.mark.parametrize(
+    ("machine", "says"),
+    [
+        ({"full_core_percent": 60.0}, "one core was full for 60 % of the time; use time_dilation 7"),
+        ({"foreign_percent": 80.0}, "other programs took 80 % of the cores; close them; use time_dilation 7"),
+        ({"steal_percent": 30.0}, "the hypervisor took 30 % of the cores; run it on a quiet host; use time_dilation 7"),
+    ],
+)
+def test_a_reason_names_what_took_the_time_and_the_dilation_that_would_do(machine, says):
+    (reason, *_) = judge(evidence(arrival_lag_s=[0.031] * 100, observed=seen(**machine)))["reasons"]
+    assert reason == f"arrival lag p99 31 ms against 5 ms: {says}"
+
+
+def test_a_delay_that_no_dilation_makes_good_says_so():
+    (reason,) = judge(evidence(arrival_lag_s=[0.5] * 100, observed=seen()))["reasons"]
+    assert "no time_dilation of a reasonable size would do" in reason
+
+
+def test_every_measure_has_both_units_where_it_scales():
+    found = judge(evidence(arrival_lag_s=[0.004] * 100, time_dilation=4.0))["measures"]
+    lag = next(measure for measure in found if measure["name"] == "arrival lag p99")
+    assert [lag[key] for key in ("emulated", "real", "limit", "limit_real")] == pytest.approx([4.0, 1.0, 20.0, 5.0])
+
+
+def test_an_agent_whose_clock_is_off_is_named_whatever_our_own_delay():
+    """Everything is heard 30 ms late, for we were busy; p0 is 20 ms behind the others all the same."""
+    late_s = {"gw": 0.030, "d0": 0.031, "p0": 0.050}
+    readings = {name: [(100.0 + run_s + late, run_s) for run_s in (1.0, 2.0)] for name, late in late_s.items()}
+    readings["gw"].append((104.0, 3.0))  # a message that took a second is not a clock that is off
+    assert clock_offsets(readings, 100.0, 1.0) == pytest.approx({"gw": -0.001, "d0": 0.0, "p0": 0.019})
+    (fault,) = gathered(clock_readings=readings).faults
+    assert "a clock is wrong: agent p0's is 19.0 ms behind the others'; 5 ms are allowed" in fault
+
+
+def test_what_was_seen_and_must_not_happen_is_a_fault():
+    observed = Observed(
+        machine=use(stops=(Stop("ovs-vswitchd", 103.0, 0.2),)),
+        changes=(Change(104.0, "p0 gpu0", "a class was set"),),
+        rule_faults=("plane0: a rule that the controller did not make: priority=200,in_port=1,actions=drop",),
+    )
+    assert gathered(observed=observed).faults == [
+        "a process was stopped: ovs-vswitchd, 3.0 s after the start, for about 0.2 s",
+        "the circuit switches held: plane0: a rule that the controller did not make: priority=200,in_port=1,"
+        "actions=drop",
+        "the network was changed while the run was on: p0 gpu0: a class was set, 4.0 s after the start",
+    ]
+
+
+def test_windows_that_began_late_are_measured_against_their_plan():
+    event = {"event": "window", "state": "dark", "t_s": 1.012, "start_s": 1.005}
+    assert gathered([event], dilation=2.0).window_lateness_s == pytest.approx([0.014])
+
+
 def switch(dark_s: float, dark_wait_s: float = 0.025) -> dict:
     return {"event": "switch", "window": 7, "dark_s": dark_s, "steps_s": {"dark_wait": dark_wait_s}}
 
 
-def gathered(events=(), records=(), dilation: float = 1.0, requests=(), transfers=()) -> Evidence:
+def gathered(
+    events=(), records=(), dilation: float = 1.0, requests=(), transfers=(), observed=None, clock_readings=None
+) -> Evidence:
     experiment = load(DEMO, [f"scale.time_dilation={dilation}"])
     plan = FabricPlan(experiment, experiment.fabrics[1], 1, ())
     frames = Frames(REQUESTS.frame(requests), TRANSFERS.frame(transfers), CIRCUITS.frame([]))
     return gather(
         plan, datapath="netdev", frames=frames, records=records, errors=[], controller_events=list(events),
-        links=[], probe=None, excess_s=0.002, machine=None, faults=[],
+        links=[], probe=None, excess_s=0.002, observed=observed or Observed(), faults=[],
+        t0_s=100.0, clock_readings=clock_readings,
     )  # fmt: skip
 
 
@@ -127,7 +200,4 @@ def test_statuses_are_counted():
 
 @pytest.mark.parametrize(("samples", "expected"), [(20, 19.0), (100, 95.0), (1, 1.0)])
 def test_the_95th_percentile_of_cpu_samples_is_the_nearest_rank(samples, expected):
-    watch = MachineWatch({})
-    watch._cores = [[float(number)] for number in range(1, samples + 1)]
-    watch._steal, watch._memory = [0.0], [1]
-    assert watch.use().p95_all_cores_percent == expected
+    assert nearest_rank([float(number) for number in range(1, samples + 1)], 0.95) == expected

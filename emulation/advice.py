@@ -1,0 +1,197 @@
+"""`./heliograph doctor --experiment FILE`: will the file be valid on this machine, and what would make it so?
+
+Each fabric's own network is built (without controller and agents), every prefill NIC sends to a decode NIC at once, and
+what that costs is read: the shares of the links' rates that arrived, the cores, the timers. An experiment seldom sends
+on all NICs at once, so a machine that carries this carries the run. Where it does not, the smallest whole dilation, and
+the rate_scale, that the figures call for are advised, and the dilation is tried before it is said.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+
+from emulation import procfs
+from emulation.calibration import TIMER_S, timer_lateness_s
+from emulation.fabric_plan import FabricPlan
+from emulation.ledger import RunLedger
+from emulation.measures import LARGEST_DILATION, percentile
+from emulation.ovs import OpenVSwitchError
+from emulation.probe import Goodput, Path, ProbeError, goodputs
+from emulation.testbed import Testbed
+from emulation.thresholds import ARRIVAL_LAG_P99_S, LINK_RATE_TOLERANCE
+from experiments.spec import Experiment
+from topologies.cluster import Cluster
+
+PROBE_PORT = 7101
+#: A machine that has this much of its cores at work under full load has nothing left for a burst.
+PEAK_PERCENT = 75.0
+LOAD_S, LEAST_BYTES = 1.0, 1_300_000
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the machine did while every prefill NIC of a fabric was sending: emulated bits per second asked for and
+    carried, the worst link's share of its rate (None on packets, where paths share uplinks), mean of all cores in
+    percent, and the lateness of timers (p99, wall seconds)."""
+
+    asked_bps: float
+    carried_bps: float
+    worst_ratio: float | None
+    cores_percent: float
+    timer_lateness_s: float
+
+    def needed(self, time_dilation: float) -> float:
+        """By how much the load must shrink for the run to be valid; 1 or less: it is."""
+        factors = [self.cores_percent / PEAK_PERCENT, self.timer_lateness_s / (ARRIVAL_LAG_P99_S * time_dilation)]
+        if self.worst_ratio is not None and self.worst_ratio < 1 - LINK_RATE_TOLERANCE:
+            factors.append(1.05 / self.worst_ratio)
+        return max(factors)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Of one fabric. `dilation`, `rate_scale`: either of which would make it valid (None: it is, or nothing would);
+    `tried`: the load at that dilation, measured."""
+
+    fabric: str
+    load: Load
+    valid: bool
+    dilation: float | None = None
+    rate_scale: float | None = None
+    tried: Load | None = None
+
+    def sentence(self) -> str:
+        """In words."""
+        load = self.load
+        figures = [f"{load.carried_bps / 1e6:.0f} Mbit/s at once took {load.cores_percent:.0f} % of the cores"]
+        if load.worst_ratio is not None:
+            figures.append(f"the slowest link carried {load.worst_ratio:.3f} of its rate")
+        figures.append(f"timers were {load.timer_lateness_s * 1e3:.2f} ms late (p99)")
+        said = f"{self.fabric}: {', '.join(figures)}: "
+        if self.valid:
+            return said + "it should be valid here"
+        if self.dilation is None:
+            return said + f"it will not be valid here, nor with a time_dilation up to {LARGEST_DILATION}"
+        cores = "" if self.tried is None else f" (tried: {self.tried.cores_percent:.0f} % of the cores)"
+        said += f"it will not be valid here; scale.time_dilation={self.dilation:g}{cores}"
+        return said + f" or scale.rate_scale={self.rate_scale:.2g} would make it so"
+
+
+def advise(experiment: Experiment, ledger: RunLedger, datapath: str) -> list[Advice]:
+    """One piece of advice for each fabric with KV links of its own. Raises TestbedError, OpenVSwitchError, ProbeError
+    where the network cannot be built at all."""
+    found = []
+    for fabric in experiment.fabrics:
+        if fabric.kind != "none":
+            found.append(_advise(FabricPlan(experiment, fabric, experiment.seeds[0], ()), ledger, datapath))
+    return found
+
+
+def _advise(plan: FabricPlan, ledger: RunLedger, datapath: str) -> Advice:
+    scale = plan.experiment.scale
+    load = measure(plan, ledger, datapath)
+    if load.needed(scale.time_dilation) <= 1:
+        return Advice(plan.fabric.name, load, valid=True)
+    dilation = scale.time_dilation
+    tried = load
+    while (factor := tried.needed(dilation)) > 1:
+        dilation = math.ceil(dilation * max(factor, 1.01))
+        if dilation > LARGEST_DILATION:
+            return Advice(plan.fabric.name, load, valid=False)
+        tried = measure(_dilated(plan, dilation), ledger, datapath)
+    rate_scale = scale.rate_scale * scale.time_dilation / dilation
+    return Advice(plan.fabric.name, load, False, dilation, rate_scale, tried)
+
+
+def _dilated(plan: FabricPlan, dilation: float) -> FabricPlan:
+    scale = plan.experiment.scale.model_copy(update={"time_dilation": dilation})
+    return replace(plan, experiment=plan.experiment.model_copy(update={"scale": scale}))
+
+
+def measure(plan: FabricPlan, ledger: RunLedger, datapath: str) -> Load:
+    """Build the fabric's network, load it, remove it."""
+    cluster = plan.cluster()
+    with Testbed(cluster, ledger, datapath).build(controller_listens=False) as testbed:
+        pairs = _pairs(plan, cluster)
+        if plan.fabric.kind == "ocs":
+            _join(testbed, cluster, pairs)
+        paths = _paths(testbed, cluster, pairs)
+        began_s, before = time.monotonic(), procfs.cores()
+        found, late_s = _send(paths, plan)
+        elapsed_s, after = time.monotonic() - began_s, procfs.cores()
+    busy_s = sum(now.busy_s - then.busy_s for then, now in zip(before, after, strict=True))
+    ratios = [each.goodput_bps / plan.kv_goodput_bps for each in found]
+    return Load(
+        asked_bps=len(paths) * plan.kv_goodput_bps,
+        carried_bps=sum(each.goodput_bps for each in found),
+        worst_ratio=min(ratios) if plan.fabric.kind == "ocs" else None,
+        cores_percent=100 * busy_s / (elapsed_s * len(after)),
+        timer_lateness_s=percentile(late_s, 99) or 0.0,
+    )
+
+
+def _send(paths: Sequence[Path], plan: FabricPlan) -> tuple[list[Goodput], list[float]]:
+    """All paths at once for a second, and the lateness of timers meanwhile; from several processes, for the threads of
+    one hold each other up."""
+    workers = min(len(paths), 2 * (os.cpu_count() or 1))
+    transfer_bytes = max(LEAST_BYTES, round(plan.kv_goodput_bps / 8 * LOAD_S))
+    with ProcessPoolExecutor(workers + 1, mp_context=multiprocessing.get_context("fork")) as pool:
+        late = pool.submit(timer_lateness_s, round(LOAD_S / TIMER_S))
+        shares = [
+            pool.submit(
+                goodputs,
+                paths[worker::workers],
+                transfer_bytes=transfer_bytes,
+                congestion_control=plan.congestion_control,
+            )
+            for worker in range(workers)
+        ]
+        try:
+            return [goodput for share in shares for goodput in share.result()], late.result()
+        except ProbeError as error:
+            raise ProbeError(f"{plan.fabric.name}: {error}") from error
+
+
+def _pairs(plan: FabricPlan, cluster: Cluster) -> list[tuple[str, str]]:
+    """As many prefill instances as can send at once, each to a decode instance of its own."""
+    free = {i.name for i in cluster.instances if i.role == "decode"}
+    pairs = []
+    for prefill, decodes in plan.reachable(cluster).items():
+        decode = next((name for name in decodes if name in free), None)
+        if decode is not None:
+            free.discard(decode)
+            pairs.append((prefill, decode))
+    return pairs
+
+
+def _paths(testbed: Testbed, cluster: Cluster, pairs: Sequence[tuple[str, str]]) -> list[Path]:
+    addresses = {instance.name: instance.gpu_ips for instance in cluster.instances}
+    return [
+        Path(testbed.namespace(p), source, testbed.namespace(d), destination, destination_port=PROBE_PORT)
+        for p, d in pairs
+        for source, destination in zip(addresses[p], addresses[d], strict=True)
+    ]
+
+
+def _join(testbed: Testbed, cluster: Cluster, pairs: Sequence[tuple[str, str]]) -> None:
+    """Circuits by hand: there is no controller."""
+    assert testbed.ovs is not None
+    for plane in cluster.planes:
+        rules = "".join(
+            f"priority=100,in_port={plane.ports[a]},actions=output:{plane.ports[b]}\n"
+            for pair in pairs
+            for a, b in (pair, pair[::-1])
+            if a in plane.ports and b in plane.ports
+        )
+        target = f"unix:{testbed.ovs.directory}/{plane.bridge}.mgmt"
+        command = ["ovs-ofctl", "-O", "OpenFlow13", "add-flows", target, "-"]
+        done = subprocess.run(command, input=rules, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise OpenVSwitchError(f"{plane.bridge}: circuits were not laid: {done.stderr.strip()}")

@@ -1,0 +1,97 @@
+"""The rules that circuit switches hold, read over their control socket: none may be there that the controller did not
+make, and no two circuits may share a port.
+
+The controller's rules are one drop-all rule, and for each direction of a circuit one rule from port to port
+(`controllers/switching.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulation.watch import call_unixctl
+
+_COUNTERS = re.compile(r"^duration=[^,]+, n_packets=(\d+), n_bytes=\d+, (?:idle_age=\d+, )?")
+_CIRCUIT = re.compile(r"priority=100,in_port=([^ ,]+),actions=output:([^ ,]+)$")
+_DROP_ALL = re.compile(r"(?:priority=0,)?actions=drop$")
+_HIDDEN = re.compile(r"^table_id=25[45],")  # what Open vSwitch adds for itself
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What one table holds: circuits as (in port, out port), packets that met no circuit, and rules of others, each
+    with the packets it has matched."""
+
+    circuits: tuple[tuple[str, str], ...]
+    unmatched_packets: int
+    foreign: tuple[tuple[str, int], ...]
+
+    def faults(self) -> list[str]:
+        """What is wrong, in words."""
+        found = [
+            f"a rule that the controller did not make: {rule}, which matched {packets} packets"
+            for rule, packets in self.foreign
+        ]
+        for side, ports in zip(("into", "out of"), zip(*self.circuits, strict=True), strict=False):
+            found += [
+                f"two circuits lead {side} port {port}" for port in sorted({p for p in ports if ports.count(p) > 1})
+            ]
+        return found
+
+
+def parse(text: str) -> Rules:
+    """Of what `bridge/dump-flows` prints."""
+    circuits, foreign, unmatched = [], [], 0
+    for line in filter(None, (line.strip() for line in text.splitlines())):
+        if _HIDDEN.match(line):
+            continue
+        counters = _COUNTERS.match(line)
+        packets = int(counters[1]) if counters else 0
+        rule = line[counters.end() :] if counters else line
+        if circuit := _CIRCUIT.match(rule):
+            circuits.append((circuit[1], circuit[2]))
+        elif _DROP_ALL.match(rule):
+            unmatched += packets
+        else:
+            foreign.append((rule, packets))
+    return Rules(tuple(circuits), unmatched, tuple(foreign))
+
+
+class RuleWatch:
+    """Reads the rules of every circuit switch each `period_s`; each reading takes the switch a fraction of a
+    millisecond."""
+
+    period_s = 1.0
+    #: The sampler's other watches wait meanwhile; a switch that is stopped is theirs to see.
+    patience_s = 0.05
+
+    def __init__(self, unixctl: Path, bridges: Sequence[str]) -> None:
+        self._unixctl, self._bridges = unixctl, list(bridges)
+        self._faults: dict[str, str] = {}
+        self._unmatched: dict[str, list[int]] = {bridge: [] for bridge in self._bridges}
+
+    def sample(self, now_s: float) -> None:
+        """Read every table once, or as many as answer in time. Raises OSError or ValueError where one refuses."""
+        for bridge in self._bridges:
+            try:
+                text = call_unixctl(self._unixctl, "bridge/dump-flows", bridge, timeout_s=self.patience_s)
+            except TimeoutError:
+                return
+            rules = parse(text)
+            self._unmatched[bridge].append(rules.unmatched_packets)
+            for fault in rules.faults():
+                # the same rule again, with another count: the last one is kept
+                self._faults[f"{bridge}: {fault.partition(', which')[0]}"] = f"{bridge}: {fault}"
+
+    def faults(self) -> list[str]:
+        """Every fault seen, in words."""
+        return list(self._faults.values())
+
+    def unmatched_packets(self) -> int | None:
+        """Packets that met no circuit while the watch was on; None without two readings."""
+        if any(len(counts) < 2 for counts in self._unmatched.values()):
+            return None
+        return sum(counts[-1] - counts[0] for counts in self._unmatched.values())

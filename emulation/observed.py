@@ -1,0 +1,23 @@
+"""What was seen of the machine, the queues, the network and its rules while a run's clock was on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from emulation.changes import Change
+from emulation.machine import MachineUse
+from emulation.queues import QueueUse
+from emulation.sampler import SamplerCost
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What was seen. `rule_faults`: rules on circuit switches that should not be there, in words;
+    `unmatched_packets`: packets that met no circuit (None on other fabrics)."""
+
+    machine: MachineUse | None = None
+    queues: QueueUse | None = None
+    changes: tuple[Change, ...] = ()
+    rule_faults: tuple[str, ...] = ()
+    unmatched_packets: int | None = None
+    cost: SamplerCost | None = None
