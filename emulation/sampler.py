@@ -1,7 +1,8 @@
 """One thread that looks at the machine, the queues and the rules while a run is on, and knows what that costs.
 
-Each watch has its own period. The thread runs at a raised nice value, so that it sees a hog instead of starving behind
-it, but below the agents, which run in real time: it never delays a packet or a timer for longer than a system call.
+Each watch has its own period, and looks less often where a look takes long. The thread runs at a raised nice value, so
+that it sees a hog instead of starving behind it, but below the agents, which run in real time: it never delays a packet
+or a timer for longer than a system call.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from types import TracebackType
 from typing import Protocol
 
 NICE = -10
+#: A watch that takes long looks less often: none takes more than this share of a core.
+MOST_SHARE = 0.01
 
 
 class Watch(Protocol):
@@ -75,8 +78,11 @@ class Sampler:
             now_s = time.monotonic()
             self._longest_gap_s, last_s = max(self._longest_gap_s, now_s - last_s), now_s
             for watch in [watch for watch, at_s in due_s.items() if at_s <= now_s]:
-                due_s[watch] = now_s + watch.period_s
+                spent_s = -time.thread_time()
                 self._look(watch, due_s)
+                spent_s += time.thread_time()
+                if watch in due_s:
+                    due_s[watch] = now_s + max(watch.period_s, spent_s / MOST_SHARE)
             self._cpu_s = time.thread_time() - began_cpu_s
             if self._stop.wait(max(0.0, min(due_s.values(), default=0.0) - time.monotonic())):
                 break

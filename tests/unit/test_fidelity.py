@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from emulation.changes import Change
 from emulation.evidence import clock_offsets, gather
 from emulation.fabric_plan import FabricPlan
 from emulation.fidelity import Evidence, judge
-from emulation.changes import Change
 from emulation.machine import MachineUse, Stop, nearest_rank
 from emulation.observed import Observed
 from emulation.scale import ScaleModel

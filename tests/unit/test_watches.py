@@ -129,6 +129,28 @@ def test_a_watch_that_fails_costs_the_others_nothing_and_is_noted():
     assert all(later - sooner >= 0.009 for sooner, later in zip(often.at_s, often.at_s[1:-1], strict=False))
 
 
+class Dear(Counted):
+    """A watch whose look takes 5 ms of a core."""
+
+    def sample(self, now_s: float) -> None:
+        super().sample(now_s)
+        began_s = time.thread_time()
+        while time.thread_time() - began_s < 0.005:
+            pass
+
+
+def test_a_watch_whose_look_is_dear_looks_less_often():
+    dear, cheap = Dear(0.01), Counted(0.01)
+    with Sampler([dear, cheap]):
+        deadline_s = time.monotonic() + 5
+        while len(cheap.at_s) < 20:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.005)
+    # the second look is due half a second after the first; the last one is the look at the end
+    gaps_s = [later - sooner for sooner, later in zip(dear.at_s[:-1], dear.at_s[1:-1], strict=False)]
+    assert all(gap_s >= 0.49 for gap_s in gaps_s)
+
+
 def traffic(kind: int, index: int, rest: bytes = b"") -> bytes:
     payload = TRAFFIC_CONTROL.pack(0, index, 0x10010, 0xFFFFFFFF, 0) + rest
     return MESSAGE.pack(MESSAGE.size + len(payload), kind, 0, 0, 0) + payload
