@@ -49,8 +49,11 @@ class Constants:
 
 
 def from_fidelity(document: Mapping[str, Any]) -> dict[str, float]:
-    """The constants that a run's fidelity.json holds; what it did not measure is absent."""
-    found: dict[str, float] = {}
+    """The constants that a run's fidelity.json holds: what it calibrated before its clock, and in its place what it
+    measured after; what it did neither is absent."""
+    known = {field.name for field in fields(Constants)}
+    calibrated = (document.get("calibration") or {}).get("constants") or {}
+    found = {name: max(float(value), 0.0) for name, value in calibrated.items() if name in known}
     for measure in document.get("measures", ()):
         name, real_ms = _MEASURES.get(measure.get("name")), measure.get("real")
         if name is not None and real_ms is not None:

@@ -190,6 +190,15 @@ def test_validate_refuses_other_arrivals(case_file, tmp_path):
     assert "both need the same arrivals" in invoke("validate", "--run", tmp_path / "out", code=2)
 
 
+def test_constants_that_a_run_calibrated_hold_where_it_measured_none(tmp_path):
+    document = {
+        "measures": [{"name": "reconfiguration beyond tau, median", "real": 3.0}],
+        "calibration": {"constants": {"control_s": 0.0002, "switch_excess_s": 0.009, "of a later version": 1.0}},
+    }
+    (tmp_path / "fidelity.json").write_text(json.dumps(document))
+    assert read_constants(tmp_path / "fidelity.json") == Constants(control_s=0.0002, switch_excess_s=0.003)
+
+
 def test_constants_come_from_the_fidelity_of_a_run(tmp_path):
     measures = [
         {"name": "live circuit to sender told, median", "real": 0.8},
