@@ -30,7 +30,7 @@ class Window:
     """A reservation: `start_s`..`live_s` dark, `live_s`..`end_s` for the data; all planned, in run-clock seconds.
 
     `state` is booked, dark, live, released, refused or expired; `dark_at_s`, `live_at_s`, `released_at_s` are what
-    happened.
+    happened; `late_s` is by how much it began after its plan.
     """
 
     id: int
@@ -49,6 +49,7 @@ class Window:
     dark_at_s: float | None = None
     live_at_s: float | None = None
     released_at_s: float | None = None
+    late_s: float = 0.0
     reason: str = ""
 
     def joins(self, prefill: str, decode: str) -> bool:

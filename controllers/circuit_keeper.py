@@ -195,7 +195,8 @@ class CircuitKeeper:
         changed = [windows[window_id] for window_id, state in self._states.items() if windows[window_id].state != state]
         for window in sorted(changed, key=lambda window: window.state not in _ENDED):
             before, self._states[window.id] = self._states[window.id], window.state
-            self._log.write("window", t_s=now_s, **record(window))
+            late = {"late_s": window.late_s} if before == "booked" and window.state in ("dark", "live") else {}
+            self._log.write("window", t_s=now_s, **record(window), **late)
             self._metrics.window_states.labels(window.state).inc()
             try:
                 self._guard(window, before)

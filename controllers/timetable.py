@@ -215,7 +215,7 @@ class Timetable:
         stands = prefill.peer == window.decode and decode.peer == window.prefill
         stands = stands and (self._reuse or prefill.owner == decode.owner == window.request_id)
         late_s = max(0.0, now_s - window.start_s)
-        window.start_s = now_s
+        window.start_s, window.late_s = now_s, 0.0 if window.queued else late_s
         if stands:
             window.needs_switch = False
             window.state = "live"

@@ -127,9 +127,9 @@ def gather(
             if told_s is not None and live_s is not None
         ],
         window_lateness_s=[
-            scale.wall_s(event["t_s"] - event["start_s"])
+            scale.wall_s(event["late_s"])
             for event in controller_events
-            if event.get("event") == "window" and event.get("state") == "dark"
+            if event.get("event") == "window" and event.get("late_s") is not None
         ],
         switch_excess_s=[
             scale.wall_s(event["dark_s"] - tau_s) for event in switches if event.get("dark_s") is not None

@@ -139,8 +139,8 @@ def test_what_was_seen_and_must_not_happen_is_a_fault():
 
 
 def test_windows_that_began_late_are_measured_against_their_plan():
-    event = {"event": "window", "state": "dark", "t_s": 1.012, "start_s": 1.005}
-    assert gathered([event], dilation=2.0).window_lateness_s == pytest.approx([0.014])
+    events = [{"event": "window", "state": "dark", "late_s": 0.007}, {"event": "window", "state": "released"}]
+    assert gathered(events, dilation=2.0).window_lateness_s == pytest.approx([0.014])
 
 
 def switch(dark_s: float, dark_wait_s: float = 0.025) -> dict:

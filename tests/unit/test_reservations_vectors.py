@@ -226,6 +226,15 @@ def test_cancelling_too_late_for_tau_delays_the_successor(now_ms):
     assert milliseconds(second) == expected
 
 
+@pytest.mark.parametrize(("began_ms", "late_ms"), [(75.0, 0.0), (82.0, 7.0)])
+def test_a_window_knows_by_how_much_it_began_after_its_plan(began_ms, late_ms):
+    table = Timetable({"p1": ["d1"]}, dark_s=0.025, reuse=True)
+    window = table.book("p1", "d1", "all", Ask("A", 0.100, 0.100, 0.0))
+    table.settle(began_ms / 1e3)
+    assert table.start_due(began_ms / 1e3) == [window]
+    assert (window.state, round(window.late_s * 1e3, 6)) == ("dark", late_ms)
+
+
 def test_v8_a_last_chunk_shorter_than_tau_waits_for_tau():
     run = circuits("pull")
     plan = TIMING.plan(2_100, 65_600, KV.layers)
