@@ -14,6 +14,9 @@ from emulation.transfer import receive_now
 from workloads.request import Request
 
 RECEIVE_BYTES = 256 * 1024
+#: Within a frame a receiver wakes for this much, or for the frame's end: a wake-up for each packet (9 KB) is what a
+#: decode instance would spend most of its time on.
+WAKE_BYTES = 32 * 1024
 
 
 @dataclass(slots=True)
@@ -172,9 +175,16 @@ class KvReceiver:
         self._rank = rank
         self._frames = FrameReader()
         self._loop = asyncio.get_running_loop()
+        self._wake_bytes = 1
         sock.setblocking(False)
         receive_now(sock)
         self._loop.add_reader(sock, self._read)
+
+    def _wake_for(self, wake_bytes: int) -> None:
+        """Have the kernel say that there is something to read when it holds this much, or the connection ends."""
+        if wake_bytes != self._wake_bytes:
+            self._wake_bytes = wake_bytes
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wake_bytes)
 
     def _read(self) -> None:
         buffer = self._agent.buffer
@@ -197,6 +207,7 @@ class KvReceiver:
                     self._agent.frame_ended(event.header, self._rank)
                 else:
                     self._agent.frame_started(event.header, self._rank, self._peer)
+            self._wake_for(min(self._frames.missing_bytes, WAKE_BYTES))
         except WireError as error:
             self._close(f"protocol error: {error}")
 

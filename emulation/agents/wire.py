@@ -96,6 +96,11 @@ class FrameReader:
         return self._header is None and not self._partial_header
 
     @property
+    def missing_bytes(self) -> int:
+        """Bytes until something ends: the frame the stream stands in, or the header before the next."""
+        return HEADER_BYTES - len(self._partial_header) if self._header is None else self._missing_bytes
+
+    @property
     def position(self) -> str:
         """Where in a frame the stream stands, for an error."""
         if self._header is None:
