@@ -15,6 +15,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from emulation import procfs
@@ -33,19 +34,21 @@ PROBE_PORT = 7101
 #: A machine that has this much of its cores at work under full load has nothing left for a burst.
 PEAK_PERCENT = 75.0
 LOAD_S, LEAST_BYTES = 1.0, 1_300_000
+BACKGROUND_S, BUSY_BEFORE_PERCENT = 0.5, 25.0
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
     """What the machine did while every prefill NIC of a fabric was sending: emulated bits per second asked for and
     carried, the worst link's share of its rate (None on packets, where paths share uplinks), mean of all cores in
-    percent, and the lateness of timers (p99, wall seconds)."""
+    percent (`background_percent`: before anything was built), and the lateness of timers (p99, wall seconds)."""
 
     asked_bps: float
     carried_bps: float
     worst_ratio: float | None
     cores_percent: float
     timer_lateness_s: float
+    background_percent: float = 0.0
 
     def needed(self, time_dilation: float) -> float:
         """By how much the load must shrink for the run to be valid; 1 or less: it is."""
@@ -75,6 +78,8 @@ class Advice:
             figures.append(f"the slowest link carried {load.worst_ratio:.3f} of its rate")
         figures.append(f"timers were {load.timer_lateness_s * 1e3:.2f} ms late (p99)")
         said = f"{self.fabric}: {', '.join(figures)}: "
+        if load.background_percent > BUSY_BEFORE_PERCENT:
+            said = f"other programs had {load.background_percent:.0f} % of the cores before: end them first. {said}"
         if self.valid:
             return said + "it should be valid here"
         if self.dilation is None:
@@ -118,23 +123,36 @@ def _dilated(plan: FabricPlan, dilation: float) -> FabricPlan:
 def measure(plan: FabricPlan, ledger: RunLedger, datapath: str) -> Load:
     """Build the fabric's network, load it, remove it."""
     cluster = plan.cluster()
-    with Testbed(cluster, ledger, datapath).build(controller_listens=False) as testbed:
+    with ExitStack() as closing:
+        closing.callback(ledger.remove)
+        background_percent = _busy_percent(BACKGROUND_S)
+        testbed = closing.enter_context(Testbed(cluster, ledger, datapath).build(controller_listens=False))
         pairs = _pairs(plan, cluster)
         if plan.fabric.kind == "ocs":
             _join(testbed, cluster, pairs)
         paths = _paths(testbed, cluster, pairs)
-        began_s, before = time.monotonic(), procfs.cores()
+        before = procfs.cores()
         found, late_s = _send(paths, plan)
-        elapsed_s, after = time.monotonic() - began_s, procfs.cores()
-    busy_s = sum(now.busy_s - then.busy_s for then, now in zip(before, after, strict=True))
+        cores_percent = _busy_percent(0.0, before)
     ratios = [each.goodput_bps / plan.kv_goodput_bps for each in found]
     return Load(
         asked_bps=len(paths) * plan.kv_goodput_bps,
         carried_bps=sum(each.goodput_bps for each in found),
         worst_ratio=min(ratios) if plan.fabric.kind == "ocs" else None,
-        cores_percent=100 * busy_s / (elapsed_s * len(after)),
+        cores_percent=cores_percent,
         timer_lateness_s=percentile(late_s, 99) or 0.0,
+        background_percent=background_percent,
     )
+
+
+def _busy_percent(wait_s: float, before: Sequence[procfs.CoreTimes] | None = None) -> float:
+    """Mean of all cores since `before`, or over the `wait_s` that are waited for, in percent; steal counts as busy."""
+    before = procfs.cores() if before is None else before
+    time.sleep(wait_s)
+    spans = list(zip(before, procfs.cores(), strict=True))
+    idle_s = sum(now.idle_s - then.idle_s for then, now in spans)
+    taken_s = sum((now.busy_s + now.steal_s) - (then.busy_s + then.steal_s) for then, now in spans)
+    return 100 * taken_s / (taken_s + idle_s)
 
 
 def _send(paths: Sequence[Path], plan: FabricPlan) -> tuple[list[Goodput], list[float]]:

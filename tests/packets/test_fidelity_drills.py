@@ -1,0 +1,213 @@
+"""Drills of the verdict: runs that are disturbed from outside end in the right verdict, with the right reason.
+
+Several disturbances share a run, on different links and processes, at different moments; each is put back where it can
+be, so that only who was watching can know.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from namespaces import inside
+from scapy.layers.inet import IP, TCP
+from scapy.layers.l2 import Ether
+from scapy.packet import Raw
+from test_timelines import DEMO, LINK_OFF, turns
+
+from emulation.fabric_plan import FabricPlan
+from emulation.fabric_run import FabricResult, FabricRun
+from emulation.ledger import RunLedger
+from emulation.netns import socket_in
+from emulation.preflight import choose_datapath
+from experiments.spec import load
+
+HERE = Path(__file__).parent
+OPTIONS = ["cluster.prefill_instances=2", "cluster.decode_instances=2", "fabrics.1.reuse=false"]
+#: A deed and the second of the run at which it is done.
+Deeds = Sequence[tuple[float, Callable[[FabricRun], object]]]
+
+
+def disturbed(ledger: RunLedger, logs: Path, deeds: Deeds, *overrides: str, pcap: bool = False) -> FabricResult:
+    """The worked turn, alternately on both prefill instances, on circuits; `deeds` are done while the clock runs."""
+    experiment = load(DEMO, [*OPTIONS, *overrides])
+    requests = [dataclasses.replace(r, id=f"{r.id}-{i}") for i, r in enumerate(turns(7, 0.55, (0.0, 20.0)))]
+    plan = FabricPlan(experiment, experiment.fabrics[1], 1, tuple(requests))
+    done: list[BaseException | None] = []
+
+    def work() -> None:
+        try:
+            for at_s, deed in deeds:
+                assert run._seen.t0_s is not None
+                time.sleep(max(0.0, run._seen.t0_s + at_s - time.monotonic()))
+                deed(run)
+            done.append(None)
+        except BaseException as error:
+            done.append(error)
+
+    thread = threading.Thread(target=work)
+
+    def progress(*state: float) -> None:
+        if not thread.is_alive() and not done:
+            thread.start()
+
+    run = FabricRun(
+        plan, ledger, choose_datapath(), report=lambda step: None, progress=progress, keep_logs=logs, pcap=pcap
+    )
+    result = run.run()
+    if result.failure and LINK_OFF in result.failure:
+        pytest.skip(f"this machine cannot carry its links now: {result.failure}")
+    thread.join()
+    assert done == [None], done
+    assert result.failure is None
+    return result
+
+
+def said(result: FabricResult, *words: str) -> bool:
+    """Whether one reason has all the words."""
+    return any(all(word in reason for word in words) for reason in result.fidelity["reasons"])
+
+
+def stopped(pid: Callable[[FabricRun], int], seconds: float) -> Callable[[FabricRun], None]:
+    def deed(run: FabricRun) -> None:
+        os.kill(pid(run), signal.SIGSTOP)
+        time.sleep(seconds)
+        os.kill(pid(run), signal.SIGCONT)
+
+    return deed
+
+
+def tc(node: str, *lines: str) -> Callable[[FabricRun], None]:
+    """Traffic control in a node's namespace, from outside of the run."""
+
+    def deed(run: FabricRun) -> None:
+        for line in lines:
+            words = [*inside(run._parts.testbed.namespace(node)), "tc", *line.split()]
+            subprocess.run(words, check=True, capture_output=True)
+
+    return deed
+
+
+def ofctl(*words: str) -> Callable[[FabricRun], None]:
+    """A command to the first circuit switch, past its controller."""
+
+    def deed(run: FabricRun) -> None:
+        ovs = run._parts.testbed.ovs
+        assert ovs is not None
+        plane = run._parts.cluster.planes[0].bridge
+        target = f"unix:{ovs.directory}/{plane}.mgmt"
+        subprocess.run(["ovs-ofctl", "-O", "OpenFlow13", words[0], target, *words[1:]], check=True)
+
+    return deed
+
+
+def offset(agent: str, seconds: float) -> Callable[[FabricRun], None]:
+    """The agent takes another moment for the clock's zero."""
+
+    def deed(run: FabricRun) -> None:
+        assert run._seen.t0_s is not None
+        run._parts.fleet.send(agent, {"type": "start", "t0_monotonic_s": run._seen.t0_s + seconds})
+
+    return deed
+
+
+def test_whatever_is_done_behind_the_back_of_a_run_is_in_its_verdict(ledger: RunLedger, tmp_path: Path) -> None:
+    rule = "cookie=0x1,priority=200,tcp,in_port=1,tp_dst=7100"
+    deeds: Deeds = [
+        (0.45, offset("d1", 0.020)),
+        (0.50, stopped(lambda run: run._parts.fleet.pids()["p1"], 0.5)),
+        (1.30, stopped(lambda run: run._parts.pids()["ovs-vswitchd"], 0.2)),
+        (1.80, tc("p0", "class change dev gpu0 parent 1:1 classid 1:10 htb rate 18mbit ceil 18mbit")),
+        (2.00, tc("p0", "class change dev gpu0 parent 1:1 classid 1:10 htb rate 37640880bit ceil 37640880bit")),
+        (2.20, tc("d1", "qdisc del dev gpu0 root")),
+        (2.30, ofctl("add-flow", f"{rule},actions=drop")),
+        (2.90, ofctl("--strict", "del-flows", rule.partition(",")[2])),
+    ]
+    result = disturbed(ledger, tmp_path, deeds)
+    reasons = result.fidelity["reasons"]
+    assert result.fidelity["verdict"] == "invalid"
+    assert said(result, "a process was stopped: p1,"), reasons
+    assert said(result, "a process was stopped: ovs-vswitchd,"), reasons
+    assert said(result, "a clock is wrong: agent d1's is", "behind the others'"), reasons
+    assert said(result, "the network was changed while the run was on: p0 gpu0: a class was set"), reasons
+    assert said(result, "the network was changed while the run was on: d1 gpu0: a qdisc was deleted"), reasons
+    assert said(result, "the circuit switches held", "priority=200", "actions=drop", "matched"), reasons
+    assert said(result, "d1 gpu0", "not htb"), reasons
+
+
+def test_a_busy_machine_and_a_slow_controller_are_told_apart(
+    ledger: RunLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    with ExitStack() as hogs:
+
+        def hog(run: FabricRun) -> None:
+            for _ in range(2 * (os.cpu_count() or 1)):
+                process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+                hogs.callback(process.wait)
+                hogs.callback(process.kill)
+
+        result = disturbed(ledger, tmp_path, [(0.1, hog)], "fabrics.1.decode_choice=disturbing_plugins:Slow")
+    reasons = result.fidelity["reasons"]
+    assert result.fidelity["verdict"] in ("degraded", "invalid")
+    assert said(result, "CPU taken by other programs", "close them"), reasons
+    assert said(result, "control round trip of", "median", "the controller answers slowly"), reasons
+
+
+def shortcut(run: FabricRun) -> None:
+    """A rule from p0 to d0, and segments of nobody's that follow it for two seconds, whatever the circuits are."""
+    parts = run._parts
+    ports = parts.cluster.planes[0].ports
+    ofctl("add-flow", f"cookie=0x1,priority=200,in_port={ports['p0']},actions=output:{ports['d0']}")(run)
+    ends = {end.node: end for end in parts.testbed.ends() if end.interface == "gpu0"}
+    addresses = {instance.name: instance.gpu_ips[0] for instance in parts.cluster.instances}
+    frame = Ether(src=ends["p0"].mac, dst=ends["d0"].mac) / IP(src=addresses["p0"], dst=addresses["d0"])
+    frame = bytes(frame / TCP(sport=1, dport=7100, flags="A") / Raw(b"x" * 100))
+    with socket_in(ends["p0"].namespace, socket.AF_PACKET, socket.SOCK_RAW) as wire:
+        wire.bind(("gpu0", 0))
+        until_s = time.monotonic() + 2.0
+        while time.monotonic() < until_s:
+            wire.send(frame)
+            time.sleep(0.002)
+
+
+def test_circuits_before_their_time_and_packets_in_the_dark_make_a_run_invalid(
+    ledger: RunLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    choice = "fabrics.1.decode_choice=disturbing_plugins:Early"
+    result = disturbed(ledger, tmp_path, [(0.6, shortcut)], choice, pcap=True)
+    reasons = result.fidelity["reasons"]
+    assert result.fidelity["verdict"] == "invalid"
+    assert said(result, "dark for less than tau: window", "of 25 ms"), reasons
+    audit = result.fidelity["audit"]["violations"]
+    assert any("of d0-gpu0.pcap: 100 bytes" in line and "into the dark of window" in line for line in audit), audit
+    assert said(result, "packet audit: "), reasons
+
+
+def test_a_link_that_is_changed_before_the_clock_ends_the_run_before_any_traffic(
+    ledger: RunLedger, tmp_path: Path
+) -> None:
+    def report(step: str) -> None:
+        if step == "calibrate":
+            tc("d0", "qdisc del dev gpu0 root")(run)
+
+    experiment = load(DEMO, OPTIONS)
+    plan = FabricPlan(experiment, experiment.fabrics[1], 1, turns(1, 1.0))
+    run = FabricRun(plan, ledger, choose_datapath(), report=report, progress=lambda *state: None, keep_logs=tmp_path)
+    result = run.run()
+    if result.failure and LINK_OFF in result.failure:
+        pytest.skip(f"this machine cannot carry its links now: {result.failure}")
+    assert "changed between its build and the start of the clock: d0 gpu0: a" in (result.failure or "")
+    assert result.frames.requests["sent_s"].isna().all()
+    assert result.fidelity["verdict"] == "invalid"
