@@ -1,26 +1,45 @@
 """Flows on links in virtual time: who sends how fast, until all of it has crossed.
 
-A flow sends what exists of its stream (`release.Piece`s) at its max-min fair rate. While it waits for more to exist it
-sends at the rate at which more comes into being, and leaves the rest of its share to others. Only the flows that a
-change can reach are computed anew: those joined to it by links that could be full.
+A flow sends what exists of its stream (`release.Piece`s) at the rate that the network gives it. While it waits for more
+to exist it sends at the rate at which more comes into being, and leaves the rest of its share to others. How links are
+shared is a subclass: `fair_share.FairNetwork`, `shortest_first.ShortestFirstNetwork`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from simulation.clock import VirtualClock
-from simulation.max_min import max_min
 from simulation.release import Piece
 
 
 @dataclass(eq=False, slots=True)
-class Flow:
-    """One flow over `path` (links by number). `sent_bytes` had crossed at `since_s`; `waiting`: for more to exist."""
+class Link:
+    """One link of `capacity` bytes per second and the flows on it.
 
-    path: tuple[int, ...]
+    `tight`: together they could fill it; the others limit nobody. `load` and `fastest` (the highest rate, None where
+    there is room) hold while `known`.
+    """
+
+    number: int
+    capacity: float
+    # insertion order, not a set's: rates are sums of floats, and the same file must give the same bytes
+    flows: dict[Flow, None] = field(default_factory=dict)
+    tight: bool = False
+    known: bool = False
+    load: float = 0.0
+    fastest: float | None = None
+    carried_bytes: float = 0.0
+
+
+@dataclass(eq=False, slots=True)
+class Flow:
+    """One flow over `path`. `sent_bytes` had crossed at `since_s`; `waiting`: for more to exist."""
+
+    number: int  # in the order of starts
+    path: tuple[Link, ...]
     pieces: tuple[Piece, ...]
     on_done: Callable[[float], None]
     peak: float  # bytes per second that the narrowest link of its path carries
@@ -41,9 +60,14 @@ class Flow:
         self.sent_bytes += self.rate * (now_s - self.since_s)
         self.since_s = now_s
 
+    @property
+    def total_bytes(self) -> float:
+        """All of its stream, what does not exist yet included."""
+        return self.pieces[-1].level_bytes
+
 
 class FlowNetwork:
-    """Links of `capacities` (bytes per second, by number) and the flows on them; `carried_bytes` by link."""
+    """Links of `capacities` (bytes per second, by number) and the flows on them; `recomputed` counts rates."""
 
     def __init__(
         self,
@@ -54,114 +78,61 @@ class FlowNetwork:
     ) -> None:
         """`peak`: what one flow can send at most, where every path has a link no wider than that."""
         self._clock = clock
-        self._capacities = list(capacities)
-        self._peak = max(self._capacities, default=0.0) if peak is None else peak
-        # insertion order, not a set's: rates are sums of floats, and the same file must give the same bytes
-        self._on: list[dict[Flow, None]] = [{} for _ in capacities]
-        # a link is tight where its flows together could fill it; the others limit nobody
-        self._tight = [False] * len(self._capacities)
+        self.links = [Link(number, capacity) for number, capacity in enumerate(capacities)]
+        self._peak = max(capacities, default=0.0) if peak is None else peak
         self._tolerance = 1e-9 * self._peak
         self._changed: dict[Flow, None] = {}
         self._relieved: dict[Flow, None] = {}
-        self.carried_bytes = [0.0] * len(self._capacities)
+        self._started = 0
         self.recomputed = 0
         clock.after_each_moment(self._settle)
 
+    @property
+    def carried_bytes(self) -> list[float]:
+        """Of every link, by number: flows that have ended, and after `close` the others too."""
+        return [link.carried_bytes for link in self.links]
+
     def start(self, path: tuple[int, ...], pieces: tuple[Piece, ...], on_done: Callable[[float], None]) -> Flow:
         """A flow that may send from now on; `on_done(now_s)` is called once all of its last piece has crossed."""
-        flow = Flow(path, pieces, on_done, min(self._capacities[link] for link in path), since_s=self._clock.now_s)
+        links = tuple(self.links[number] for number in path)
+        self._started += 1
+        peak = min(link.capacity for link in links)
+        flow = Flow(self._started, links, pieces, on_done, peak, since_s=self._clock.now_s)
         while pieces[flow.at_piece].end_s <= flow.since_s:
             flow.at_piece += 1
         flow.waiting = pieces[flow.at_piece].at(flow.since_s) <= 0
         flow.set_limit()
-        for link in path:
-            self._on[link][flow] = None
-            self._tight[link] = self._could_fill(link)
+        for link in links:
+            link.flows[flow] = None
+            link.tight = self._could_fill(link)
+            link.known = False
         self._changed[flow] = None
         return flow
 
     def close(self, now_s: float) -> None:
         """The run is over: count what flows that have not ended carried."""
-        for flow in {flow: None for on in self._on for flow in on}:
+        for flow in {flow: None for link in self.links for flow in link.flows}:
             flow.advance(now_s)
             for link in flow.path:
-                self.carried_bytes[link] += flow.sent_bytes
+                link.carried_bytes += flow.sent_bytes
 
-    def _could_fill(self, link: int) -> bool:
-        on = self._on[link]
-        return len(on) > 1 and len(on) * self._peak > self._capacities[link]
-
-    # -- rates --------------------------------------------------------------------------------------------------
+    def _could_fill(self, link: Link) -> bool:
+        return len(link.flows) > 1 and len(link.flows) * self._peak > link.capacity
 
     def _settle(self, now_s: float) -> None:
-        """Give every flow its share again, after all that changed at this moment.
+        """Give every flow its share again, after all that changed at this moment."""
+        if self._changed or self._relieved:
+            moved: dict[Flow, None] = {}
+            self._share(now_s, moved)
+            for flow in {**self._changed, **moved}:
+                self._plan(flow)
+            self._changed.clear()
+            self._relieved.clear()
 
-        Max-min rates are the only ones at which each flow has a bottleneck: its own limit, or a full link on which none
-        is faster. So a flow that has one still is left alone, and so is everything that only it would have reached.
-        """
-        if not self._changed and not self._relieved:
-            return
-        moved: dict[Flow, None] = {}
-        for flow in self._changed:
-            flow.advance(now_s)
-            if not self._fits(flow, now_s, moved):
-                self._share_out(flow, now_s, moved)
-        fastest: dict[int, float | None] = {}
-        for flow in self._relieved:
-            if flow not in moved and not self._has_bottleneck(flow, fastest):
-                if not self._fits(flow, now_s, moved):
-                    self._share_out(flow, now_s, moved)
-                fastest = {}
-        for flow in {**self._changed, **moved}:
-            self._plan(flow)
-        self._changed.clear()
-        self._relieved.clear()
-
-    def _fits(self, flow: Flow, now_s: float, moved: dict[Flow, None]) -> bool:
-        """Give a flow all it can use where that concerns nobody else: there is room, or what it gives back was not
-        missing."""
-        limit = flow.limit
-        for link in flow.path:
-            if self._tight[link]:
-                room = self._capacities[link] - sum([each.rate for each in self._on[link]])
-                if limit > flow.rate + room if limit > flow.rate else room <= self._tolerance:
-                    return False
-        self._set_rate(flow, limit, now_s, moved)
-        return True
-
-    def _share_out(self, seed: Flow, now_s: float, moved: dict[Flow, None]) -> None:
-        """Compute the rates of `seed` and of no more others than it takes for all to have a bottleneck."""
-        inside: dict[Flow, None] = {seed: None}
-        while True:
-            self.recomputed += len(inside)
-            self._compute(inside, now_s, moved)
-            without = self._without_bottleneck(inside)
-            if not without:
-                return
-            inside.update(without)
-
-    def _compute(self, inside: dict[Flow, None], now_s: float, moved: dict[Flow, None]) -> None:
-        """Rates of the flows inside, in what the others leave."""
-        if len(inside) == 1:
-            (flow,) = inside
-            rate = flow.limit
-            for link in flow.path:
-                if self._tight[link]:
-                    room = self._capacities[link] - sum([each.rate for each in self._on[link]])
-                    rate = min(rate, room + flow.rate)
-            self._set_rate(flow, max(rate, 0.0), now_s, moved)
-            return
-        left: dict[int, float] = {}
-        paths = []
-        for flow in inside:
-            paths.append([link for link in flow.path if self._tight[link]])
-            for link in paths[-1]:
-                if link not in left:
-                    others = sum([each.rate for each in self._on[link] if each not in inside])
-                    left[link] = max(self._capacities[link] - others, 0.0)
-        rates = max_min(paths, [flow.limit for flow in inside], left)
-        for flow, rate in zip(inside, rates, strict=True):
-            self._set_rate(flow, rate, now_s, moved)
+    def _share(self, now_s: float, moved: dict[Flow, None]) -> None:
+        """Set the rates that follow from what changed in `_changed` (other limits) and `_relieved` (a flow next to
+        them has ended); those that are others now go to `moved`."""
+        raise NotImplementedError
 
     @staticmethod
     def _set_rate(flow: Flow, rate: float, now_s: float, moved: dict[Flow, None]) -> None:
@@ -169,46 +140,8 @@ class FlowNetwork:
             flow.advance(now_s)
             flow.rate = rate
             moved[flow] = None
-
-    def _without_bottleneck(self, inside: dict[Flow, None]) -> dict[Flow, None]:
-        """Flows outside that have to be computed too: their bottleneck is gone, or they are faster than a flow inside
-        that has none."""
-        fastest: dict[int, float | None] = {}
-        found: dict[Flow, None] = {}
-        seen = set(inside)
-        for flow in inside:
-            bound = self._has_bottleneck(flow, fastest)
             for link in flow.path:
-                if not self._tight[link]:
-                    continue
-                full = self._fastest_if_full(link, fastest) is not None
-                for other in self._on[link]:
-                    if other in inside:
-                        continue
-                    if not bound and full and other.rate > flow.rate + self._tolerance:
-                        found[other] = None
-                    elif other not in seen:
-                        seen.add(other)
-                        if not self._has_bottleneck(other, fastest):
-                            found[other] = None
-        return found
-
-    def _has_bottleneck(self, flow: Flow, fastest: dict[int, float | None]) -> bool:
-        if flow.rate >= flow.limit - self._tolerance:
-            return flow.rate <= flow.limit + self._tolerance
-        for link in flow.path:
-            if self._tight[link]:
-                rate = self._fastest_if_full(link, fastest)
-                if rate is not None and flow.rate >= rate - self._tolerance:
-                    return True
-        return False
-
-    def _fastest_if_full(self, link: int, fastest: dict[int, float | None]) -> float | None:
-        """The highest rate on a full link; None where there is room. `fastest` remembers."""
-        if link not in fastest:
-            rates = [flow.rate for flow in self._on[link]]
-            fastest[link] = max(rates) if sum(rates) >= self._capacities[link] - self._tolerance else None
-        return fastest[link]
+                link.known = False
 
     # -- what happens next to a flow ----------------------------------------------------------------------------
 
@@ -262,12 +195,12 @@ class FlowNetwork:
     def _end(self, flow: Flow, now_s: float) -> None:
         flow.plans += 1
         for link in flow.path:
-            on = self._on[link]
-            del on[flow]
-            self.carried_bytes[link] += flow.pieces[-1].level_bytes
-            if self._tight[link]:
-                self._relieved.update(on)
-                self._tight[link] = self._could_fill(link)
+            del link.flows[flow]
+            link.known = False
+            link.carried_bytes += flow.total_bytes
+            if link.tight:
+                self._relieved.update(link.flows)
+                link.tight = self._could_fill(link)
         self._changed.pop(flow, None)
         self._relieved.pop(flow, None)
         flow.on_done(now_s)

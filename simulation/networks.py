@@ -14,7 +14,8 @@ from controllers.calendar import SAME_INSTANT_S, Window
 from controllers.reservations import Reservations
 from simulation.clock import VirtualClock
 from simulation.constants import Constants
-from simulation.flows import Flow, FlowNetwork
+from simulation.fair_share import FairNetwork
+from simulation.flows import Flow
 from simulation.job import Job, Sent
 from simulation.packet_fabric import PacketFabric
 from simulation.release import Piece, finish_s, first_byte_s
@@ -80,7 +81,7 @@ class PacketNetwork:
         self, clock: VirtualClock, fabric: PacketFabric, on_part: OnPart, recorded: Mapping[tuple[str, int], int]
     ) -> None:
         self._clock, self._fabric, self._on_part, self._recorded = clock, fabric, on_part, recorded
-        self.flows = FlowNetwork(clock, fabric.capacities, peak=fabric.link_bytes_per_s)
+        self.flows = FairNetwork(clock, fabric.capacities, peak=fabric.link_bytes_per_s)
         self._busy: dict[tuple[str, str, int], list[Callable[[], None]]] = {}
 
     def placed(self, job: Job, now_s: float) -> None:

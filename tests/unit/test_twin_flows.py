@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from simulation.clock import VirtualClock
+from simulation.fair_share import FairNetwork
 from simulation.flows import FlowNetwork
 from simulation.max_min import max_min
 from simulation.release import Piece, finish_s, release_pieces
@@ -27,7 +28,7 @@ def all_at(at_s: float, size: float) -> tuple[Piece, ...]:
 def run(capacities, flows) -> tuple[list[float], FlowNetwork]:
     """`flows`: (start_s, path, pieces); when each has crossed."""
     clock, done = VirtualClock(), [math.nan] * len(flows)
-    network = FlowNetwork(clock, capacities)
+    network = FairNetwork(clock, capacities)
     for index, (start_s, path, pieces) in enumerate(flows):
 
         def start(now_s, index=index, path=path, pieces=pieces):
@@ -91,7 +92,7 @@ def test_every_link_carries_exactly_the_bytes_of_its_flows():
 
 def test_a_run_that_is_cut_counts_what_crossed():
     clock = VirtualClock()
-    network = FlowNetwork(clock, [10.0])
+    network = FairNetwork(clock, [10.0])
     clock.at(0.0, lambda now_s: network.start((0,), all_at(0.0, 50.0), lambda at_s: None) and None)
     clock.at(2.0, lambda now_s: None)
     clock.run(2.0)
@@ -103,13 +104,15 @@ def test_a_run_that_is_cut_counts_what_crossed():
 def test_rates_stay_max_min_of_the_whole_network_although_only_a_part_is_computed(seed):
     draw, clock = random.Random(seed), VirtualClock()
     capacities = [draw.choice([4.0, 10.0, 25.0]) for _ in range(12)]
-    network = FlowNetwork(clock, capacities)
+    network = FairNetwork(clock, capacities)
     checked = 0
 
     def whole(now_s: float) -> None:
         nonlocal checked
-        flows = list({flow: None for on in network._on for flow in on})
-        wanted = max_min([flow.path for flow in flows], [flow.limit for flow in flows], capacities)
+        flows = list({flow: None for link in network.links for flow in link.flows})
+        wanted = max_min(
+            [[link.number for link in flow.path] for flow in flows], [flow.limit for flow in flows], capacities
+        )
         assert [flow.rate for flow in flows] == pytest.approx(wanted, rel=1e-6, abs=1e-6)
         checked += len(flows)
 
