@@ -168,7 +168,7 @@ def shortcut(run: FabricRun) -> None:
     """A rule from p0 to d0, and segments of nobody's that follow it for two seconds, whatever the circuits are."""
     parts = run._parts
     ports = parts.cluster.planes[0].ports
-    ofctl("add-flow", f"cookie=0x1,priority=200,in_port={ports['p0']},actions=output:{ports['d0']}")(run)
+    ofctl("add-flow", f"cookie=0x1,priority=200,tcp,tp_src=1,in_port={ports['p0']},actions=output:{ports['d0']}")(run)
     ends = {end.node: end for end in parts.testbed.ends() if end.interface == "gpu0"}
     addresses = {instance.name: instance.gpu_ips[0] for instance in parts.cluster.instances}
     frame = Ether(src=ends["p0"].mac, dst=ends["d0"].mac) / IP(src=addresses["p0"], dst=addresses["d0"])

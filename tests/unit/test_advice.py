@@ -57,9 +57,11 @@ def test_a_load_that_the_machine_carries_needs_no_remedy(monkeypatch):
 
 
 def test_the_dilation_is_tried_until_one_does_and_the_rate_scale_is_its_equal(monkeypatch):
-    loads = {1.0: load(99.0, worst_ratio=0.5), 3.0: load(80.0, worst_ratio=0.99), 4.0: load(60.0)}
+    # too much by 1.05 / 0.5, then by 80 / 75: a dilation that is larger than it has to be would cost time
+    loads = {1.0: load(99.0, worst_ratio=0.5), 3.0: load(80.0, worst_ratio=0.99), 4.0: load(60.0), 5.0: load(10.0)}
     found = advised(monkeypatch, loads)
     assert (found.valid, found.dilation, found.tried) == (False, 4, loads[4.0])
+    assert advised(monkeypatch, loads | {3.0: load(60.0)}).dilation == 3
     assert found.rate_scale == pytest.approx(0.25e-4)
     assert "scale.time_dilation=4 (tried: 60 % of the cores) or scale.rate_scale=2.5e-05" in found.sentence()
 
