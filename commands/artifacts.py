@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -23,18 +24,20 @@ def report(run_directory: Annotated[Path, typer.Argument(help="directory of a ru
 
 def compare(
     first: Annotated[Path, typer.Argument(help="directory of a run")],
-    second: Annotated[Path, typer.Argument(help="directory of another")],
+    others: Annotated[list[Path], typer.Argument(help="directories of others, each compared with the first")],
     different_arrivals: Annotated[
-        bool, typer.Option(help="compare although the two runs did not see the same arrivals")
+        bool, typer.Option(help="compare although the runs did not see the same arrivals")
     ] = False,
 ) -> None:
-    """Two runs side by side, from their artifacts alone."""
+    """Runs side by side, from their artifacts alone."""
     from rich.console import Console
 
     from results.artifacts import ArtifactError
     from results.compare import compare as compare_runs
 
     try:
-        Console().print(compare_runs(first, second, allow_different_arrivals=different_arrivals))
+        found = compare_runs(first, *others, allow_different_arrivals=different_arrivals)
     except ArtifactError as error:
         fail(str(error), BAD_INPUT)
+    # a pipe or a log has no width: nothing is wrapped there
+    Console(width=None if sys.stdout.isatty() else 1000).print(found)

@@ -17,7 +17,7 @@ from emulation.fabric_run import FabricResult, FabricRun, RunFailed
 from emulation.interrupts import Interrupted, interruptible, shielded
 from emulation.ledger import RunLedger, clean, dead_runs
 from experiments.spec import Experiment, Fabric
-from results.accounting import account
+from results.accounting import account_run, part_bytes_of, with_sizes
 from results.artifacts import RunDirectory, provenance
 from results.metrics import summarise
 from results.progress import ProgressView
@@ -124,6 +124,7 @@ def _run_fabric(
         )
         result = run.run(shield)
     frames = result.frames
+    frames.circuits = with_sizes(frames.circuits, frames.requests, part_bytes_of(plan.experiment.kv))
     for table, frame in (("requests", frames.requests), ("transfers", frames.transfers), ("links", result.links)):
         run_directory.write_table(name, seed, table, frame)
     run_directory.write_table(name, seed, "circuits", frames.circuits)
@@ -135,14 +136,6 @@ def _run_fabric(
 
 def _summary(plan: FabricPlan, result: FabricResult, requests: Sequence[Request]) -> RunSummary:
     experiment = plan.experiment
-    kv = experiment.kv
-    accounting = account(
-        result.frames.requests,
-        result.frames.circuits if plan.fabric.kind == "ocs" else None,
-        part_bytes=lambda new, cached: (kv.rank_head_bytes(cached, new), kv.rank_bytes(new)),
-        rate_bytes_per_s=experiment.kv_goodput_bytes_per_s,
-        decodes={tenant: owned.decodes for tenant, owned in experiment.owned_instances().items()},
-    )
     return summarise(
         result.frames.requests,
         result.frames.circuits,
@@ -154,5 +147,5 @@ def _summary(plan: FabricPlan, result: FabricResult, requests: Sequence[Request]
         ttft_multiple=experiment.slo.ttft_multiple,
         verdict=result.fidelity["verdict"],
         reasons=result.fidelity["reasons"],
-        accounting=accounting,
+        accounting=account_run(experiment, plan.fabric.kind, result.frames.requests, result.frames.circuits),
     )

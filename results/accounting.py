@@ -11,11 +11,50 @@ from typing import Any
 
 import pandas as pd
 
+from experiments.spec import Experiment
 from results.parts import covered_s
-from results.schema import is_warmup
+from results.schema import BOOLEAN, INTEGER, is_warmup
+from workloads.kv import KvModel
 
 #: (new tokens, cached tokens) -> real bytes per rank of the prefix (head) and of the new tokens (tail).
 PartBytes = Callable[[int, int], tuple[int, int]]
+
+
+def part_bytes_of(kv: KvModel) -> PartBytes:
+    """The sizes of a model's KV cache."""
+    return lambda new, cached: (kv.rank_head_bytes(cached, new), kv.rank_bytes(new))
+
+
+def account_run(
+    experiment: Experiment, kind: str, requests: pd.DataFrame, circuits: pd.DataFrame | None
+) -> dict[str, Any]:
+    """``account`` for one fabric, of this kind, of an experiment."""
+    return account(
+        requests,
+        circuits if kind == "ocs" else None,
+        part_bytes=part_bytes_of(experiment.kv),
+        rate_bytes_per_s=experiment.kv_goodput_bytes_per_s,
+        decodes={tenant: owned.decodes for tenant, owned in experiment.owned_instances().items()},
+    )
+
+
+def with_sizes(circuits: pd.DataFrame, requests: pd.DataFrame, part_bytes: PartBytes) -> pd.DataFrame:
+    """The windows with ``migrated`` (the prefix of their request crosses) and ``bytes`` (of their part) filled in.
+
+    Both are missing for a window whose request is on no record, or whose sender never learnt of a placement.
+    """
+    migrated: dict[str, bool] = {}
+    sizes: dict[tuple[str, str], int] = {}
+    for row in _rows(requests[requests["migrated"].notna()]):
+        head, tail = part_bytes(row["new_tokens"], row["cached_tokens"])
+        head = head if row["migrated"] else 0
+        migrated[row["id"]] = bool(row["migrated"])
+        sizes |= {(row["id"], "head"): head, (row["id"], "tail"): tail, (row["id"], "all"): head + tail}
+    found = circuits.copy()
+    found["migrated"] = found["request"].map(migrated).astype(BOOLEAN)
+    keys = zip(found["request"], found["part"], strict=True)
+    found["bytes"] = pd.Series([sizes.get(key, pd.NA) for key in keys], index=found.index, dtype=INTEGER)
+    return found
 
 
 def account(

@@ -1,4 +1,4 @@
-"""Two runs side by side, from their artifacts alone.
+"""Runs side by side, from their artifacts alone: each against the first.
 
 A difference means something only when both runs served the same requests at the same times, so runs whose arrivals
 differ are refused unless the caller asks for them.
@@ -6,18 +6,21 @@ differ are refused unless the caller asks for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_uppercase
 
 import pandas as pd
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from results.artifacts import ArtifactError, RunDirectory
 from results.metrics import measured
+from results.schema import TTFT_PARTS
+from results.style import PART_NAMES
 from results.summary import RunSummary
 from results.table import UNDEFINED
 
@@ -30,7 +33,10 @@ class DifferentArrivals(ArtifactError):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One metric of one fabric and seed in both runs; None where a run could not tell. ``unit``: s, share or count."""
+    """One metric of one fabric and seed in both runs; None where a run could not tell.
+
+    ``unit``: s, ms (of seconds all the same), share or count.
+    """
 
     name: str
     seed: int
@@ -45,6 +51,10 @@ class Difference:
         return None if self.a is None or self.b is None else self.b - self.a
 
 
+def _part(part: str) -> Callable[[RunSummary], float | None]:
+    return lambda run: run.ttft_parts_s.get(part)
+
+
 METRICS: tuple[tuple[str, str, Callable[[RunSummary], float | None]], ...] = (
     ("completed", "count", lambda run: run.requests.completed),
     ("failed", "count", lambda run: run.requests.failed),
@@ -54,10 +64,12 @@ METRICS: tuple[tuple[str, str, Callable[[RunSummary], float | None]], ...] = (
     ("TTFT p90", "s", lambda run: run.ttft_s.p90),
     ("TTFT p95", "s", lambda run: run.ttft_s.p95),
     ("TTFT p99", "s", lambda run: run.ttft_s.p99),
+    *((f"mean {PART_NAMES[part]}", "ms", _part(part)) for part in TTFT_PARTS),
     ("exposed share", "share", lambda run: run.ttft_exposed_share),
     ("hidden share", "share", lambda run: run.hidden_share),
     ("SLO attainment", "share", lambda run: run.slo_attainment),
     ("switches", "count", lambda run: run.switches),
+    ("reuses", "count", lambda run: run.reuses),
 )
 
 
@@ -88,36 +100,73 @@ def differences(dir_a: Path, dir_b: Path, *, allow_different_arrivals: bool = Fa
     ]
 
 
-def compare(dir_a: Path, dir_b: Path, *, allow_different_arrivals: bool = False) -> RenderableType:
-    """The differences as a table for a rich console, with verdicts and what only one run has. Errors as in
-    ``differences``.
+def compare(dir_a: Path, *others: Path, allow_different_arrivals: bool = False) -> RenderableType:
+    """The differences as a table for a rich console, with verdicts and what only some runs have: B, C, ... against A.
+
+    A row that no run can fill is left out. Errors as in ``differences``.
     """
-    found = differences(dir_a, dir_b, allow_different_arrivals=allow_different_arrivals)
-    runs_a, runs_b = RunDirectory.open(dir_a).summary().runs, RunDirectory.open(dir_b).summary().runs
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=f"A = {dir_a}\nB = {dir_b}", title_justify="left")
-    for header in ("fabric", "metric", "A", "B", "B - A", "relative"):
-        table.add_column(header, justify="left" if header in ("fabric", "metric") else "right")
-    several = len({difference.seed for difference in found}) > 1
+    directories = (dir_a, *others)
+    found = [differences(dir_a, other, allow_different_arrivals=allow_different_arrivals) for other in others]
+    summaries = [RunDirectory.open(directory).summary().runs for directory in directories]
+    keys = [{(run.name, run.seed) for run in runs} for runs in summaries]
+    shared = set.intersection(*keys)
+    if not shared:
+        raise ArtifactError(f"nothing to compare: no fabric and seed is in all of {', '.join(map(str, directories))}")
+    rows: dict[tuple[str, int, str], list[Difference]] = {}
+    for each in (difference for one in found for difference in one):
+        if (each.name, each.seed) in shared:
+            rows.setdefault((each.name, each.seed, each.metric), []).append(each)
+    several = len({seed for _, seed in shared}) > 1
+    cells: list[list[str]] = []
     previous: tuple[str, int] | None = None
-    for difference in found:
-        key = (difference.name, difference.seed)
-        name = f"{difference.name} (seed {difference.seed})" if several else difference.name
-        table.add_row(Text(name if key != previous else ""), difference.metric, *_cells(difference))
-        previous = key
+    for (name, seed, metric), row in rows.items():
+        if all(value is None for each in row for value in (each.a, each.b)):
+            continue
+        shown = (f"{name} (seed {seed})" if several else name) if (name, seed) != previous else ""
+        cells.append([shown, metric, *_cells(row)])
+        previous = (name, seed)
+    letters = ascii_uppercase[: len(directories)]
+    titles = [f"{letter} = {directory}" for letter, directory in zip(letters, directories, strict=True)]
     lines = []
-    keys_a, keys_b = {(run.name, run.seed) for run in runs_a}, {(run.name, run.seed) for run in runs_b}
-    for which, only in (("A", keys_a - keys_b), ("B", keys_b - keys_a)):
-        if only:
-            lines.append(Text(f"only in {which}: {_names(sorted(only))}"))
-    for which, runs in (("A", runs_a), ("B", runs_b)):
+    for letter, own in zip(letters, keys, strict=True):
+        if only := own - shared:
+            lines.append(Text(f"only in {letter}: {_names(sorted(only))}"))
+    for letter, runs in zip(letters, summaries, strict=True):
         lines += [
-            Text(f"{which} {run.name}: {run.verdict}: {'; '.join(run.reasons) or 'no reason given'}", style="yellow")
+            Text(f"{letter} {run.name}: {run.verdict}: {'; '.join(run.reasons) or 'no reason given'}", style="yellow")
             for run in runs
-            if run.verdict != "valid" and (run.name, run.seed) in keys_a & keys_b
+            if run.verdict != "valid" and (run.name, run.seed) in shared
         ]
     if allow_different_arrivals:
         lines.append(Text("The arrivals were not compared: a difference need not be the fabric's.", style="yellow"))
-    return Group(table, *lines)
+    return Group(*map(Text, titles), _Table(letters, cells), *lines)
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Values and differences in one table, or in two where one is too wide, so that no number is ever cut."""
+
+    letters: str
+    rows: Sequence[Sequence[str]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        changes = [header for letter in self.letters[1:] for header in (f"{letter} - A", "relative")]
+        headers = ["fabric", "metric", *self.letters, *changes]
+        whole = self._table(headers, range(len(headers)))
+        if console.measure(whole, options=options.update_width(10_000)).maximum <= options.max_width:
+            yield whole
+        else:
+            values = 2 + len(self.letters)
+            yield self._table(headers, range(values))
+            yield self._table(headers, [0, 1, *range(values, len(headers))])
+
+    def _table(self, headers: Sequence[str], columns: Sequence[int]) -> Table:
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for column in columns:
+            table.add_column(headers[column], justify="left" if column < 2 else "right", no_wrap=True)
+        for row in self.rows:
+            table.add_row(*(Text(row[column]) for column in columns))
+        return table
 
 
 def _arrivals(run: RunDirectory, name: str, seed: int) -> pd.DataFrame:
@@ -141,22 +190,25 @@ def _arrivals_apart(a: pd.DataFrame, b: pd.DataFrame) -> str:
     return f"{int(unequal.sum())} of {len(a)} requests, the first being A's {in_a} and B's {in_b}"
 
 
-def _cells(difference: Difference) -> list[str]:
-    def text(value: float | None, sign: str = "") -> str:
-        if value is None:
-            return UNDEFINED
-        if difference.unit == "share":
-            # the difference of two shares is in percentage points
-            return f"{100 * value:{sign}.1f} {'pp' if sign else '%'}"
-        return f"{value:{sign}.3f} s" if difference.unit == "s" else f"{value:{sign}.0f}"
+def _cells(row: Sequence[Difference]) -> list[str]:
+    """A's value, those of the others, and for each of them the difference and how much of A's value it is."""
+    cells = [_text(row[0].a, row[0].unit), *(_text(each.b, each.unit) for each in row)]
+    for each in row:
+        timed = each.unit in ("s", "ms") and each.change is not None and each.a
+        relative = f"{100 * each.change / each.a:+.1f} %" if timed else ""  # type: ignore[operator]
+        cells += [_text(each.change, each.unit, "+"), relative]
+    return cells
 
-    change = difference.change
-    relative = (
-        f"{100 * change / difference.a:+.1f} %"
-        if difference.unit == "s" and change is not None and difference.a
-        else ""
-    )
-    return [text(difference.a), text(difference.b), text(change, "+"), relative]
+
+def _text(value: float | None, unit: str, sign: str = "") -> str:
+    if value is None:
+        return UNDEFINED
+    if unit == "share":
+        # the difference of two shares is in percentage points
+        return f"{100 * value:{sign}.1f} {'pp' if sign else '%'}"
+    if unit == "ms":
+        return f"{value * 1e3:{sign}.1f} ms"
+    return f"{value:{sign}.3f} s" if unit == "s" else f"{value:{sign}.0f}"
 
 
 def _names(keys: Iterable[tuple[str, int]]) -> str:

@@ -209,7 +209,7 @@ def _transfer_rows(book: _Book, rate_scale: float) -> list[dict[str, Any]]:
 def circuits_frame(controller_events: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """One row per window: its last state and plan, when it was dark, live and over, and the steps of its switch.
 
-    ``released_at_s`` is when it ended, be it released or expired.
+    ``released_at_s`` is when it ended, be it released, expired or refused.
     """
     windows: dict[int, dict[str, Any]] = {}
     for event in controller_events:
@@ -223,6 +223,7 @@ def circuits_frame(controller_events: Iterable[Mapping[str, Any]]) -> pd.DataFra
                 "live": "live_at_s",
                 "released": "released_at_s",
                 "expired": "released_at_s",
+                "refused": "released_at_s",
             }
             if event["state"] in reached:
                 row.setdefault(reached[event["state"]], event["t_s"])

@@ -132,6 +132,8 @@ CIRCUITS = Table(
         "window": INTEGER,
         "request": STRING,
         "part": STRING,
+        "migrated": BOOLEAN,
+        "bytes": INTEGER,
         "prefill": STRING,
         "decode": STRING,
         "state": STRING,

@@ -1,10 +1,10 @@
-"""The terminal's table: one row per fabric (and seed), then by how much each circuit fabric differs, then what to be
-wary of.
+"""The terminal's tables: one row per fabric (and seed), where its TTFT goes, then by how much each circuit fabric
+differs, then what to be wary of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from rich import box
@@ -12,6 +12,8 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from results.schema import TTFT_PARTS
+from results.style import PART_NAMES
 from results.summary import RunSummary, Summary
 
 UNDEFINED = "-"
@@ -30,6 +32,8 @@ HEADERS = (
     "SLO attainment",
     "verdict",
 )
+#: Mean milliseconds of each part of TTFT, which add up to its mean, and what circuits did for it.
+PART_HEADERS = ("mean ms of", *(PART_NAMES[part] for part in TTFT_PARTS), "TTFT", "switches", "reuses")
 
 
 def checked(summary: Mapping[str, Any] | Summary) -> Summary:
@@ -39,6 +43,11 @@ def checked(summary: Mapping[str, Any] | Summary) -> Summary:
 
 def seconds(value: float | None) -> str:
     return UNDEFINED if value is None else f"{value:.3f}"
+
+
+def milliseconds(value: float | None) -> str:
+    """Of seconds."""
+    return UNDEFINED if value is None else f"{value * 1e3:.1f}"
 
 
 def share(value: float | None) -> str:
@@ -61,6 +70,20 @@ def row(run: RunSummary, runs: Iterable[RunSummary]) -> list[str]:
         *(seconds(value) for value in (ttft.mean, ttft.p50, ttft.p90, ttft.p95)),
         *(share(value) for value in (run.ttft_exposed_share, run.hidden_share, run.slo_attainment)),
         run.verdict,
+    ]
+
+
+def part_rows(runs: Sequence[RunSummary]) -> list[list[str]]:
+    """The runs that know the parts of their TTFT, as the texts of ``PART_HEADERS``."""
+    return [
+        [
+            label(run, runs),
+            *(milliseconds(run.ttft_parts_s.get(part)) for part in TTFT_PARTS),
+            milliseconds(run.ttft_s.mean),
+            *(UNDEFINED if number is None else str(number) for number in (run.switches, run.reuses)),
+        ]
+        for run in runs
+        if any(value is not None for value in run.ttft_parts_s.values())
     ]
 
 
@@ -142,26 +165,44 @@ class SummaryTable:
         else:
             yield self._table(("fabric", *HEADERS[4:11]))
             yield self._table(("fabric", *HEADERS[1:4], "verdict"))
+        if parts := part_rows(self.summary.runs):
+            yield from self._parts(parts, console, options)
         for sentence in comparisons(self.summary):
             yield Text(sentence, style="bold")
         for remark in remarks(self.summary):
             yield Text(remark)
 
+    @staticmethod
+    def _parts(rows: Sequence[Sequence[str]], console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        """Where the time goes; without what the circuits did where there is no room for it."""
+        for columns in (len(PART_HEADERS), len(PART_HEADERS) - 2):
+            table = _empty_table(PART_HEADERS[:columns])
+            for cells in rows:
+                table.add_row(*map(Text, cells[:columns]))
+            if console.measure(table, options=options.update_width(10_000)).maximum <= options.max_width:
+                break
+        yield table
+
     def _table(self, headers: Sequence[str]) -> Table:
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for header in headers:
-            if header == "fabric":
-                table.add_column(header, overflow="fold", vertical="bottom")
-            else:
-                # Words of a header may stand on lines of their own, figures may not.
-                table.add_column(
-                    "\n".join(header.split()), justify="left" if header == "verdict" else "right", no_wrap=True
-                )
+        table = _empty_table(headers)
         for run in self.summary.runs:
             cells = dict(zip(HEADERS, row(run, self.summary.runs), strict=True))
             style = _VERDICT_STYLE[run.verdict]
             table.add_row(*(Text(cells[header], style=style if header == "verdict" else "") for header in headers))
         return table
+
+
+def _empty_table(headers: Sequence[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for number, header in enumerate(headers):
+        if number == 0:
+            table.add_column(header, overflow="fold", vertical="bottom")
+        else:
+            # Words of a header may stand on lines of their own, figures may not.
+            table.add_column(
+                "\n".join(header.split()), justify="left" if header == "verdict" else "right", no_wrap=True
+            )
+    return table
 
 
 def summary_table(summary: Mapping[str, Any] | Summary) -> RenderableType:
@@ -172,16 +213,22 @@ def summary_table(summary: Mapping[str, Any] | Summary) -> RenderableType:
 def summary_text(summary: Mapping[str, Any] | Summary) -> str:
     """The same as plain text: aligned columns of whatever width they need, no box, no colour, nothing wrapped."""
     runs = checked(summary).runs
-    rows = [list(HEADERS), *(row(run, runs) for run in runs)]
-    widths = [max(len(line[column]) for line in rows) for column in range(len(HEADERS))]
-    lines = []
-    for cells in rows:
-        aligned = [
-            cell.ljust(width) if header in ("fabric", "verdict") else cell.rjust(width)
-            for cell, width, header in zip(cells, widths, HEADERS, strict=True)
-        ]
-        lines.append("  ".join(aligned).rstrip())
+    lines = _aligned([list(HEADERS), *(row(run, runs) for run in runs)])
+    if parts := part_rows(runs):
+        lines += _aligned([list(PART_HEADERS), *parts])
     return "\n".join([*lines, *comparisons(summary), *remarks(summary)]) + "\n"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of columns as wide as they need to be, the first and the verdict on the left."""
+    widths = [max(len(line[column]) for line in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if number == 0 or header == "verdict" else cell.rjust(width)
+            for number, (cell, width, header) in enumerate(zip(cells, widths, rows[0], strict=True))
+        ).rstrip()
+        for cells in rows
+    ]
 
 
 def print_summary(summary: Mapping[str, Any] | Summary, file: TextIO | None = None) -> None:

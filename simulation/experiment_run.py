@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from experiments.spec import Experiment, Fabric
+from results.accounting import account_run
 from results.artifacts import RunDirectory, provenance
 from results.metrics import summarise
 from results.report import write_report
@@ -97,6 +98,7 @@ def summary_of(experiment: Experiment, fabric: Fabric, seed: int, result: TwinRe
         prefill_duration_s=experiment.timing.duration_s,
         ttft_multiple=experiment.slo.ttft_multiple,
         verdict="valid",
+        accounting=account_run(experiment, fabric.kind, result.frames.requests, result.frames.circuits),
     )
 
 

@@ -17,6 +17,7 @@ from controllers import config as controller_config
 from controllers.demand import Demand, FabricController, Placement
 from controllers.reservations import Reservations
 from experiments.spec import Eps, Experiment, Fabric, Ocs
+from results.accounting import part_bytes_of, with_sizes
 from results.merge import Frames, merge
 from results.schema import LINKS
 from simulation.clock import VirtualClock
@@ -245,6 +246,7 @@ class Twin:
         )
         if frames.inconsistencies:
             raise AssertionError(f"the twin contradicts itself: {frames.inconsistencies[0]}")
+        frames.circuits = with_sizes(frames.circuits, frames.requests, part_bytes_of(self.experiment.kv))
         rows: list[dict[str, Any]] = []
         updates = 0
         if isinstance(self._network, PacketNetwork):

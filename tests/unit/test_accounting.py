@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from results.accounting import account, busiest_decode_over_mean, kept_decode_share
+from experiments.spec import load
+from results.accounting import account, account_run, busiest_decode_over_mean, kept_decode_share, with_sizes
 from results.metrics import summarise
 from results.schema import CIRCUITS, REQUESTS
 
+DEMO = Path(__file__).resolve().parents[2] / "experiments" / "demo.yaml"
 RATE = 45e9
 HEAD, TAIL = 5_373_952_000, 90_112_000
 
@@ -149,3 +153,37 @@ def test_the_accounting_is_part_of_the_summary():
         accounting={"migrated": 1},
     )
     assert summary.model_dump()["accounting"] == {"migrated": 1}
+
+
+def test_each_window_tells_whether_its_turn_migrated_and_the_bytes_of_its_part():
+    requests = [request(0), request(1, migrated=False), request(2, migrated=None, status="unfinished")]
+    circuits = [
+        window(0, "a-0", "head", 0.0, 0.1, 0.2),
+        window(1, "a-0", "tail", None, 0.2, 0.3),
+        window(2, "a-1", "all", None, 0.4, 0.5),
+        window(3, "a-2", "all", None, None, None, state="booked"),
+        window(4, "load-0", "all", None, 0.6, 0.7),
+    ]
+    found = with_sizes(CIRCUITS.frame(circuits), REQUESTS.frame(requests), part_bytes)
+    assert found["bytes"].dropna().tolist() == [HEAD, TAIL, TAIL], "a head that did not move is in nobody's bytes"
+    assert found["migrated"].dropna().tolist() == [True, True, False]
+    assert found["bytes"].isna().tolist() == found["migrated"].isna().tolist() == [False] * 3 + [True] * 2
+    assert found.dtypes.equals(CIRCUITS.frame([]).dtypes), "it can be written"
+
+
+def test_a_migrated_turn_in_one_part_has_head_and_tail_in_it():
+    found = with_sizes(
+        CIRCUITS.frame([window(0, "a-0", "all", 0.0, 0.1, 0.2)]), REQUESTS.frame([request(0)]), part_bytes
+    )
+    assert found["bytes"].tolist() == [HEAD + TAIL]
+
+
+def test_an_experiment_is_accounted_for_with_its_own_model_and_rate_and_all_the_decodes_it_has():
+    experiment = load(DEMO)
+    circuits = CIRCUITS.frame([window(0, "a-0", "all", None, 0.0, 0.3)])
+    requests = REQUESTS.frame([request(0, tenant="agentic")])
+    found = account_run(experiment, "ocs", requests, circuits)
+    assert found["head_bytes_per_rank"] == HEAD
+    assert found["ports"]["d0"]["live_moving_s"] == pytest.approx((HEAD + TAIL) / RATE)
+    assert found["busiest_decode_over_mean"] == {"agentic": 3.0}, "two of three decodes had nothing"
+    assert "ports" not in account_run(experiment, "eps", requests, circuits)

@@ -42,8 +42,8 @@ def write_run(
     return path
 
 
-def printed(renderable):
-    console = Console(width=160)
+def printed(renderable, width=160):
+    console = Console(width=width)
     with console.capture() as capture:
         console.print(renderable)
     return capture.get()
@@ -115,3 +115,48 @@ def test_a_run_without_its_requests_cannot_be_compared(tmp_path):
     (b / "eps-2to1" / "seed1" / "requests.csv").unlink()
     with pytest.raises(ArtifactError, match=r"requests.csv is missing"):
         compare(a, b)
+
+
+def test_the_parts_of_ttft_are_compared_in_milliseconds(tmp_path):
+    a, b = write_run(tmp_path / "a", ttft_s=2.0), write_run(tmp_path / "b", ttft_s=1.5)
+    found = {difference.metric: difference for difference in differences(a, b)}
+    assert found["mean transfer exposed"].change == pytest.approx(-0.125)
+    line = next(line for line in printed(compare(a, b)).splitlines() if "mean transfer exposed" in line)
+    assert line.split()[-8:] == ["500.0", "ms", "375.0", "ms", "-125.0", "ms", "-25.0", "%"]
+
+
+def test_several_runs_are_each_compared_with_the_first(tmp_path):
+    times = {"a": 2.0, "b": 1.5, "c": 3.0}
+    directories = [write_run(tmp_path / name, ttft_s=ttft_s) for name, ttft_s in times.items()]
+    lines = printed(compare(*directories)).splitlines()
+    assert lines[2].startswith(f"C = {tmp_path / 'c'}")
+    mean = next(line for line in lines if "TTFT mean" in line)
+    assert mean.split()[-14:] == [
+        *["2.000", "s", "1.500", "s", "3.000", "s", "-0.500", "s", "-25.0", "%", "+1.000", "s", "+50.0", "%"]
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_no_width_of_a_terminal_cuts_a_number(tmp_path, width):
+    directories = [write_run(tmp_path / name, ttft_s=ttft_s) for name, ttft_s in zip("abc", (2, 1.5, 3), strict=True)]
+    text = printed(compare(*directories), width=width)
+    assert "…" not in text
+    for cell in ("2.000 s", "1.500 s", "3.000 s", "-0.500 s", "+50.0 %", "-125.0 ms"):
+        assert cell in text
+
+
+def test_what_only_some_of_several_runs_have_is_named(tmp_path):
+    a = write_run(tmp_path / "a", names=("x", "y"))
+    b, c = write_run(tmp_path / "b", names=("x", "y")), write_run(tmp_path / "c", names=("x",))
+    text = printed(compare(a, b, c))
+    assert "only in A: y seed 1" in text
+    assert "only in B: y seed 1" in text
+    d = write_run(tmp_path / "d", names=("y",))
+    with pytest.raises(ArtifactError, match="no fabric and seed is in all of"):
+        compare(a, c, d)
+
+
+def test_a_row_that_no_run_can_fill_is_left_out(tmp_path):
+    text = printed(compare(write_run(tmp_path / "a"), write_run(tmp_path / "b")))
+    assert "TTFT p99" not in text
+    assert "switches" not in text

@@ -258,6 +258,12 @@ def test_a_reused_circuit_is_never_dark():
     assert only[["dark_at_s", "released_at_s", "dark_wait_s"]].isna().all()
 
 
+@pytest.mark.parametrize("state", ["released", "expired", "refused"])
+def test_a_window_is_over_however_it_ended(state):
+    only = circuits_frame([window(0.0, "dark"), window(0.2, state)]).iloc[0]
+    assert (only["state"], only["released_at_s"]) == (state, 0.2)
+
+
 def test_a_run_without_windows_has_an_empty_table_of_the_right_columns():
     frame = circuits_frame([])
     assert len(frame) == 0

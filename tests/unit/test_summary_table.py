@@ -119,3 +119,41 @@ def test_brackets_are_not_taken_for_markup(changes):
     console = Console(width=200, force_terminal=True, color_system=None, file=io.StringIO())
     console.print(summary_table(summary(run(**changes))))
     assert "eps[red]" in console.file.getvalue()
+
+
+PARTS = {"queue_s": 0.178, "prefill_s": 0.361, "circuit_wait_s": 0.0024, "transfer_exposed_s": 0.0245}
+PARTS |= {"control_s": 0.0001, "return_s": 0.0003}
+
+
+def test_the_parts_of_ttft_stand_side_by_side_with_what_the_circuits_did():
+    policies = [
+        run("last-chunk", "ocs", mean=0.5663, ttft_parts_s=PARTS, switches=135, reuses=199),
+        run("none", "ocs", mean=1.18, ttft_parts_s=PARTS | {"circuit_wait_s": 0.6194}, switches=238, reuses=58),
+    ]
+    lines = summary_text(summary(*policies)).splitlines()
+    header = next(number for number, line in enumerate(lines) if line.startswith("mean ms of"))
+    waits = [line.split() for line in lines[header + 1 : header + 3]]
+    assert waits[0] == ["last-chunk", "178.0", "361.0", "2.4", "24.5", "0.1", "0.3", "566.3", "135", "199"]
+    assert waits[1][3] == "619.4"
+    end = lines[header].index("circuit wait") + len("circuit wait")
+    assert [line[:end].split()[-1] for line in lines[header + 1 : header + 3]] == ["2.4", "619.4"]
+
+
+def test_a_run_that_knows_no_parts_has_no_row_of_them():
+    assert "mean ms of" not in summary_text(summary(run()))
+    known = run("none", "none", ttft_parts_s=PARTS)
+    lines = summary_text(summary(run(), known)).splitlines()
+    assert sum(line.startswith("eps-2to1-ecmp ") for line in lines) == 1
+    assert lines[-1].split()[-2:] == ["-", "-"]
+
+
+@pytest.mark.parametrize("width", [72, 80, 100, 200])
+def test_no_width_of_a_terminal_cuts_a_part(width):
+    console = Console(width=width, force_terminal=True, color_system=None, file=io.StringIO())
+    runs = [run("last-chunk-no-reuse", "ocs", mean=0.5663, ttft_parts_s=PARTS, switches=135, reuses=199)]
+    console.print(summary_table(summary(*runs)))
+    text = console.file.getvalue()
+    assert "…" not in text
+    for cell in ("178.0", "361.0", "2.4", "24.5", "0.1", "0.3", "566.3"):
+        assert cell in text
+    assert ("reuses" in text) == (width >= 100)

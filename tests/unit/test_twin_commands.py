@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import cli
 from commands.packets import with_twin
+from experiments.spec import load
 from results.artifacts import RunDirectory
 from results.residuals import residuals
 from results.table import summary_text
@@ -62,6 +63,14 @@ def test_simulate_writes_the_artifacts_of_a_run(case_file, tmp_path):
     for name in ("eps", "ocs", "ceiling"):
         for table in ("requests", "transfers", "circuits", "links"):
             assert run.table(name, 1, table) is not None
+    circuits = run.table("ocs", 1, "circuits")
+    assert circuits["bytes"].notna().all()
+    assert circuits["migrated"].notna().all()
+    ocs = next(entry for entry in run.summary().runs if entry.name == "ocs")
+    assert ocs.accounting["migrated"] > 0
+    moving_s = sum(ports["live_moving_s"] for name, ports in ocs.accounting["ports"].items() if name.startswith("p"))
+    moved = ocs.accounting["head_bytes_per_rank"] + ocs.accounting["tail_bytes_per_rank"]
+    assert moving_s == pytest.approx(moved / load(case_file).kv_goodput_bytes_per_s)
     fidelity = json.loads((tmp_path / "out" / "ocs" / "seed1" / "fidelity.json").read_text())
     assert fidelity["substrate"] == "simulation"
     assert any("verdict is about its model" in note for note in fidelity["notes"])
