@@ -178,17 +178,32 @@ def trial(connection: http.client.HTTPConnection, first: int, count: int, t0_s: 
     return sorted(latencies_s)
 
 
+def kept_waiting_s(controller: Controller) -> float:
+    """Seconds that the controller and this process could have run and had no processor, since they started."""
+    pids = (controller.process.pid, os.getpid())
+    return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) for pid in pids) / 1e9
+
+
 def test_it_answers_250_events_a_second_within_milliseconds(controller: Controller) -> None:
+    """By the clock, unless others took the processors meanwhile; by what it costs, always."""
     connection = controller.connect()
     t0_s = time.monotonic()
     post(connection, "/v1/clock", t0_monotonic_s=t0_s)
-    p50_ms, p99_ms = float("inf"), float("inf")
-    for number in range(3):  # the machine may be busy with others: the best of three
+    process = psutil.Process(controller.process.pid)
+    said = []
+    for number in range(3):
+        waited_s, cpu_s = kept_waiting_s(controller), sum(process.cpu_times()[:2])
         latencies_s = trial(connection, number * 500, 500, t0_s)
-        p50_ms = min(p50_ms, statistics.median(latencies_s) * 1e3)
-        p99_ms = min(p99_ms, latencies_s[int(0.99 * len(latencies_s))] * 1e3)
-        if p50_ms <= 5 and p99_ms <= 25:
-            break
-    print(f"northbound at {EVENTS_PER_S} events/s: p50 {p50_ms:.2f} ms, p99 {p99_ms:.2f} ms")
-    assert p50_ms <= 5
-    assert p99_ms <= 25
+        waited_s, cpu_s = kept_waiting_s(controller) - waited_s, sum(process.cpu_times()[:2]) - cpu_s
+        p50_ms = statistics.median(latencies_s) * 1e3
+        p99_ms = latencies_s[int(0.99 * len(latencies_s))] * 1e3
+        said.append(
+            f"northbound at {EVENTS_PER_S} events/s: p50 {p50_ms:.2f} ms, p99 {p99_ms:.2f} ms, "
+            f"{cpu_s / 500 * 1e3:.2f} ms of processor an event, kept waiting for one {waited_s:.2f} s"
+        )
+        print(said[-1])
+        assert cpu_s / 500 <= 0.002, "half of a processor at the rate it has to bear"
+        # the slowest one in a hundred of 500, each 25 ms late, were kept waiting for 0.125 s
+        if (p50_ms <= 5 and p99_ms <= 25) or waited_s > 0.125:
+            return
+    raise AssertionError("; ".join(said))
