@@ -2,9 +2,6 @@
 file is read only as far as its slice needs."""
 
 import itertools
-import json
-import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -218,58 +215,3 @@ def test_dense_block_ids_cost_a_bit_and_others_are_exact():
     sparse.add([10**12 + 10**7 * i for i in range(100)])
     assert len(sparse._bits) == 0
     assert sparse.leading_hits([10**12 + 10**7 * i for i in range(100)]) == 100
-
-
-def large(path: Path, kind: str, megabytes: int) -> None:
-    """A file of that size whose rows an hour of a service could have."""
-    with path.open("w") as file:
-        if kind == "azure":
-            file.write("TIMESTAMP,ContextTokens,GeneratedTokens\n")
-        if kind == "tracelab":
-            file.write("session_id,arrival_time,round_idx,prefix_len,input_len,output_len,tool_wait_after_ms\n")
-        i = 0
-        while file.tell() < megabytes * 10**6:
-            if kind == "azure":
-                lines = [
-                    f"2024-05-{10 + n // 864_000:02d} {n // 36_000 % 24:02d}:{n // 600 % 60:02d}:{n / 10 % 60:09.6f}"
-                    f"+00:00,{900 + n % 4_000},{n % 300}\n"
-                    for n in range(i, i + 1_000)
-                ]
-            elif kind == "tracelab":
-                lines = [
-                    f"{n // 10},{200 * (n // 10)},{n % 10},{900 * (n % 10)},900,40,1000\n" for n in range(i, i + 1_000)
-                ]
-            else:
-                lines = [
-                    json.dumps(
-                        {"timestamp": 300 * n, "input_length": 51_200, "hash_ids": [*range(n * 60, n * 60 + 100)]}
-                    )
-                    + "\n"
-                    for n in range(i, i + 1_000)
-                ]
-            file.write("".join(lines))
-            i += 1_000
-
-
-@pytest.mark.parametrize("kind", ["azure", "mooncake", "tracelab"])
-def test_memory_hardly_grows_with_the_file(tmp_path, kind):
-    """Scaled from twenty megabytes to a gigabyte, a process that summarises a trace stays under 200 MB."""
-    small, big = tmp_path / "small", tmp_path / "big"
-    large(small, kind, 1)
-    large(big, kind, 20)
-    code = (
-        "import sys\n"
-        "from workloads.traces.formats import open_trace\n"
-        "from workloads.traces.summary import summarise\n"
-        "for path in sys.argv[1:]:\n"
-        "    rows = summarise(open_trace(path))['rows_read']\n"
-        "    peak = next(line for line in open('/proc/self/status') if line.startswith('VmHWM'))\n"
-        "    print(rows, 1024 * int(peak.split()[1]))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, small, big], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    (few, small_bytes), (many, big_bytes) = (map(int, line.split()) for line in done.stdout.splitlines())
-    assert many > 10 * few
-    grown_bytes = (big_bytes - small_bytes) * 1_000 / 19
-    assert small_bytes + grown_bytes < 200e6, f"{small_bytes / 1e6:.1f} MB, then {big_bytes / 1e6:.1f} MB"
