@@ -19,7 +19,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class _Shield:
-    """How many blocks are open in which a signal has to wait, and the one that waits."""
+    """How many blocks are open in which a signal has to wait, and the first one that waits."""
 
     depth = 0
     waiting: int | None = None
@@ -27,7 +27,8 @@ class _Shield:
 
 def _interrupt(number: int, frame: FrameType | None = None) -> None:
     if _Shield.depth:
-        _Shield.waiting = number
+        if _Shield.waiting is None:  # the first one is why the run ends, as outside of a shield
+            _Shield.waiting = number
         return
     _Shield.waiting = None
     for again in NUMBERS:

@@ -23,6 +23,7 @@ from typing import Any
 from emulation.netns import NETNS_DIR, batch, sysctl_path
 from emulation.processes import end_processes, is_same_process, start_ticks
 
+#: Where runs keep their ledgers, read at each call: the drills give every lane of theirs a place of its own.
 BASE = Path("/run/heliograph")
 Entry = dict[str, Any]
 
@@ -53,11 +54,12 @@ class RunLedger:
         self._file = (directory / "ledger.jsonl").open("a", buffering=1)
 
     @classmethod
-    def open(cls, run_id: str, *, base: Path = BASE) -> RunLedger:
+    def open(cls, run_id: str, *, base: Path | None = None) -> RunLedger:
         """Take the lock and start a ledger. Raises AnotherRun while another run is alive, LedgerError on a bad or
         used run id."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", run_id):
             raise LedgerError(f"run id {run_id!r}: give up to 64 letters, digits, dots, dashes and underscores")
+        base = base or BASE
         base.mkdir(parents=True, exist_ok=True)
         lock = _take_lock(base / "lock", run_id)
         directory = base / run_id
@@ -173,8 +175,9 @@ def _free_prefix() -> str:
     return prefix
 
 
-def dead_runs(base: Path = BASE) -> list[Path]:
+def dead_runs(base: Path | None = None) -> list[Path]:
     """Directories of runs whose process is gone, oldest first. Empty when there are none."""
+    base = base or BASE
     if not base.is_dir():
         return []
     found = [path for path in base.iterdir() if path.is_dir() and not _is_alive(path)]
