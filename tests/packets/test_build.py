@@ -1,6 +1,7 @@
 """A topology becomes real namespaces, is read back, and leaves nothing."""
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from namespaces import inside
 
+from emulation.ecmp import source_ports
 from emulation.ledger import LedgerError, RunLedger, clean, dead_runs
 from emulation.netns import NETNS_DIR, NamespaceError, batch, run_in, socket_in, write_sysctls
 from emulation.probe import Path as ProbePath
@@ -21,6 +23,12 @@ from emulation.testbed import Testbed, TestbedError
 from topologies.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def cpu_s() -> float:
+    """CPU seconds of this process and of its children that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def demo(fabric: str, **changes: object) -> Cluster:
@@ -66,6 +74,27 @@ def test_nothing_is_left_after_close(run_base, fabric):
         assert [start_ticks(pid) for pid in servers] == [None] * len(servers)
     assert [path.name for path in run_base.iterdir()] == ["lock"]
     assert expedited == (RCU_EXPEDITED.read_text() if RCU_EXPEDITED.exists() else "")
+
+
+def test_the_papers_128_gpus_cost_little_to_build_and_leave_nothing(ledger):
+    """3 s on two cores, in CPU seconds: other programs do not change them. scripts/build_benchmark.py
+    has the clock's."""
+    shape = {"gpus_per_instance": 4, "gpus_per_node": 8, "instances_per_rack": 8, "kv_goodput_bps": 9e6}
+    cluster = Cluster(prefill_instances=16, decode_instances=16, fabric="eps", uplinks=32, **shape)
+    before_s, began_s = cpu_s(), time.monotonic()
+    with Testbed(cluster, ledger) as testbed:
+        built_s, used_s = time.monotonic() - began_s, cpu_s() - before_s
+        route, last = ("p15", "d15", 3), cluster.uplinks - 1
+        ports = source_ports(testbed, cluster, {route: [0] * last + [1]}, destination_port=7101)[route][last]
+        ends = {instance.name: instance for instance in cluster.instances}
+        namespaces = testbed.namespace("p15"), testbed.namespace("d15")
+        addresses = ends["p15"].gpu_ips[3], ends["d15"].gpu_ips[3]
+        path = ProbePath(namespaces[0], addresses[0], namespaces[1], addresses[1], ports[0], 7101)
+        check_tcp(path, timeout_s=10.0)
+        closing_s = time.monotonic()
+    print(f"built in {built_s:.2f} s ({used_s:.2f} s of CPU), removed in {time.monotonic() - closing_s:.2f} s")
+    assert namespaces_with(ledger.prefix) == []
+    assert used_s < 6.0
 
 
 def test_one_ledger_serves_one_fabric_after_another(ledger):
