@@ -50,7 +50,7 @@ def _advise(path: Path, overrides: list[str], console: Console) -> None:
     need_root("advice builds the experiment's networks")
     chosen = checked(path, overrides, None, dry_run=False, emulated=True)
 
-    from emulation.advice import advise
+    from emulation.advice import MachineBusy, advise
     from emulation.interrupts import Interrupted, interruptible
     from emulation.ledger import LedgerError, RunLedger
     from emulation.netns import NamespaceError
@@ -64,6 +64,8 @@ def _advise(path: Path, overrides: list[str], console: Console) -> None:
             advice = advise(chosen, ledger, choose_datapath())
     except Interrupted as error:
         fail(f"{error}: everything that was built is removed", 128 + error.number)
+    except MachineBusy as error:
+        fail(str(error))
     except (LedgerError, NamespaceError, OpenVSwitchError, ProbeError, TestbedError) as error:
         fail(f"{error}\neverything that was built is removed")
     for each in advice:

@@ -34,21 +34,27 @@ PROBE_PORT = 7101
 #: A machine that has this much of its cores at work under full load has nothing left for a burst.
 PEAK_PERCENT = 75.0
 LOAD_S, LEAST_BYTES = 1.0, 1_300_000
-BACKGROUND_S, BUSY_BEFORE_PERCENT = 0.5, 25.0
+#: Cores that others have before anything is built, mean over this long: what is measured beside them says nothing.
+BACKGROUND_S, BUSY_BEFORE_PERCENT = 1.0, 50.0
+#: Each try builds a network and loads it for a second and more.
+TRIES = 4
+
+
+class MachineBusy(RuntimeError):
+    """Other programs have so much of the machine that nothing can be said of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
     """What the machine did while every prefill NIC of a fabric was sending: emulated bits per second asked for and
     carried, the worst link's share of its rate (None on packets, where paths share uplinks), mean of all cores in
-    percent (`background_percent`: before anything was built), and the lateness of timers (p99, wall seconds)."""
+    percent, and the lateness of timers (p99, wall seconds)."""
 
     asked_bps: float
     carried_bps: float
     worst_ratio: float | None
     cores_percent: float
     timer_lateness_s: float
-    background_percent: float = 0.0
 
     def needed(self, time_dilation: float) -> float:
         """By how much the load must shrink for the run to be valid; 1 or less: it is."""
@@ -78,8 +84,6 @@ class Advice:
             figures.append(f"the slowest link carried {load.worst_ratio:.3f} of its rate")
         figures.append(f"timers were {load.timer_lateness_s * 1e3:.2f} ms late (p99)")
         said = f"{self.fabric}: {', '.join(figures)}: "
-        if load.background_percent > BUSY_BEFORE_PERCENT:
-            said = f"other programs had {load.background_percent:.0f} % of the cores before: end them first. {said}"
         if self.valid:
             return said + "it should be valid here"
         if self.dilation is None:
@@ -90,9 +94,12 @@ class Advice:
 
 
 def advise(experiment: Experiment, ledger: RunLedger, datapath: str) -> list[Advice]:
-    """One piece of advice for each fabric with KV links of its own. Raises TestbedError, OpenVSwitchError, ProbeError
-    where the network cannot be built at all."""
+    """One piece of advice for each fabric with KV links of its own. Raises MachineBusy, and TestbedError,
+    OpenVSwitchError or ProbeError where the network cannot be built at all."""
     found = []
+    background_percent = _busy_percent(BACKGROUND_S)
+    if background_percent > BUSY_BEFORE_PERCENT:
+        raise MachineBusy(f"other programs have {background_percent:.0f} % of the cores: end them, then ask again")
     for fabric in experiment.fabrics:
         if fabric.kind != "none":
             found.append(_advise(FabricPlan(experiment, fabric, experiment.seeds[0], ()), ledger, datapath))
@@ -106,9 +113,11 @@ def _advise(plan: FabricPlan, ledger: RunLedger, datapath: str) -> Advice:
         return Advice(plan.fabric.name, load, valid=True)
     dilation = scale.time_dilation
     tried = load
-    while (factor := tried.needed(dilation)) > 1:
+    for number in range(TRIES + 1):
+        if (factor := tried.needed(dilation)) <= 1:
+            break
         dilation = math.ceil(dilation * max(factor, 1.01))
-        if dilation > LARGEST_DILATION:
+        if dilation > LARGEST_DILATION or number == TRIES:
             return Advice(plan.fabric.name, load, valid=False)
         tried = measure(_dilated(plan, dilation), ledger, datapath)
     rate_scale = scale.rate_scale * scale.time_dilation / dilation
@@ -125,7 +134,6 @@ def measure(plan: FabricPlan, ledger: RunLedger, datapath: str) -> Load:
     cluster = plan.cluster()
     with ExitStack() as closing:
         closing.callback(ledger.remove)
-        background_percent = _busy_percent(BACKGROUND_S)
         testbed = closing.enter_context(Testbed(cluster, ledger, datapath).build(controller_listens=False))
         pairs = _pairs(plan, cluster)
         if plan.fabric.kind == "ocs":
@@ -141,7 +149,6 @@ def measure(plan: FabricPlan, ledger: RunLedger, datapath: str) -> Load:
         worst_ratio=min(ratios) if plan.fabric.kind == "ocs" else None,
         cores_percent=cores_percent,
         timer_lateness_s=percentile(late_s, 99) or 0.0,
-        background_percent=background_percent,
     )
 
 

@@ -131,7 +131,7 @@ def test_whatever_is_done_behind_the_back_of_a_run_is_in_its_verdict(ledger: Run
         (2.00, tc("p0", "class change dev gpu0 parent 1:1 classid 1:10 htb rate 37640880bit ceil 37640880bit")),
         (2.20, tc("d1", "qdisc del dev gpu0 root")),
         (2.30, ofctl("add-flow", f"{rule},actions=drop")),
-        (2.90, ofctl("--strict", "del-flows", rule.partition(",")[2])),
+        (2.90, ofctl("del-flows", "cookie=0x1/-1")),
     ]
     result = disturbed(ledger, tmp_path, deeds)
     reasons = result.fidelity["reasons"]

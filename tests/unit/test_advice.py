@@ -67,9 +67,16 @@ def test_the_dilation_is_tried_until_one_does_and_the_rate_scale_is_its_equal(mo
 
 
 def test_what_no_dilation_makes_valid_is_said_so(monkeypatch):
-    found = advised(monkeypatch, dict.fromkeys([1.0, *map(float, range(2, 17))], load(100.0, worst_ratio=0.05)))
-    assert (found.valid, found.dilation) == (False, None)
+    for ratio in (0.9, 0.05):  # every try brings little; the first one says that 21 would be needed
+        found = advised(monkeypatch, dict.fromkeys([1.0, *map(float, range(2, 17))], load(100.0, worst_ratio=ratio)))
+        assert (found.valid, found.dilation) == (False, None)
     assert "nor with a time_dilation up to 16" in found.sentence()
+
+
+def test_a_machine_that_others_are_using_is_not_judged(monkeypatch):
+    monkeypatch.setattr(advice, "_busy_percent", lambda wait_s: 61.0)
+    with pytest.raises(advice.MachineBusy, match="other programs have 61 % of the cores: end them"):
+        advice.advise(load_experiment(DEMO), None, "netdev")
 
 
 def test_a_congestion_control_that_the_kernel_has_not_got_is_refused_by_name(monkeypatch):
