@@ -14,8 +14,6 @@ from topologies.cluster import RTO_MIN_MS, Cluster
 from workloads.request import Request
 
 REQUEST_PORT, KV_PORT = 7000, 7100
-#: How many times longer TCP waits where transfers preempt each other.
-PREEMPTED_PATIENCE = 10
 #: Real seconds that a run waits, after the last arrival, for what is under way. Longer than any prefill of 128K tokens.
 DRAIN_S = 45.0
 
@@ -43,12 +41,10 @@ class FabricPlan:
         """TCP's minimum RTO on KV routes, in wall milliseconds.
 
         A queue is at least 60 KB, so it drains the more slowly the slower the links are: a timeout that is not longer
-        than that fires on segments which merely wait (one transfer in nine, at 9 Mbit/s and 40 ms). With `srpt` they
-        wait for whole transfers of others, a tenth of a second each (one in ten timed out).
+        than that fires on segments which merely wait (one transfer in nine, at 9 Mbit/s and 40 ms).
         """
         drain_s = MIN_QUEUE_BYTES * 8 / (self.kv_goodput_bps * SEGMENT_BYTES / MSS_BYTES)
-        patience = PREEMPTED_PATIENCE if getattr(self.fabric, "routing", None) == "srpt" else 1
-        return round(RTO_MIN_MS * patience * max(1.0, drain_s / QUEUE_S))
+        return round(RTO_MIN_MS * max(1.0, drain_s / QUEUE_S))
 
     @property
     def ecmp_unit(self) -> str:

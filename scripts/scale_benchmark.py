@@ -39,7 +39,8 @@ MEMORY_EVERY_S = 5.0
 
 @dataclass(frozen=True)
 class Row:
-    """One run. cpu_s: core-seconds of the run between the clock's start and its end; emulated_gb: KV that arrived."""
+    """One run. cpu_s: core-seconds of the run between the clock's start and its end; emulated_gb: KV that arrived;
+    cpu_percent, foreign_percent: of the whole machine; agents_percent and the next two: of one core."""
 
     fabric: str
     gpus: int
@@ -51,6 +52,9 @@ class Row:
     cpu_s_per_gb: float
     cpu_percent: float
     foreign_percent: float
+    agents_percent: float
+    controller_percent: float
+    vswitchd_percent: float
     memory_mib: float
     arrival_lag_p99_ms: float
     prefill_lateness_p99_ms: float
@@ -141,7 +145,7 @@ def _row(fabric: str, gpus: int, dilation: float, directory: Path, memory_mib: f
     def measure(start: str) -> float:
         return float(next((value for name, value in measures.items() if name.startswith(start) and value), 0.0))
 
-    cpu_percent, foreign_percent = measure("CPU, mean of all cores"), measure("CPU of other programs")
+    cpu_percent, foreign_percent = measure("CPU, mean of all cores"), measure("CPU taken by other programs")
     cpu_s = max(0.0, cpu_percent - foreign_percent) / 100 * (os.cpu_count() or 1) * times_s.get("run", 0.0)
     emulated_gb = sum(arrived) / 1e9
     return Row(
@@ -155,6 +159,9 @@ def _row(fabric: str, gpus: int, dilation: float, directory: Path, memory_mib: f
         cpu_s_per_gb=round(cpu_s / emulated_gb, 1) if emulated_gb else 0.0,
         cpu_percent=round(cpu_percent, 1),
         foreign_percent=round(foreign_percent, 1),
+        agents_percent=round(measure("CPU of the agents"), 1),
+        controller_percent=round(measure("CPU of controller"), 1),
+        vswitchd_percent=round(measure("CPU of ovs-vswitchd"), 1),
         memory_mib=round(memory_mib),
         arrival_lag_p99_ms=round(measure("arrival lag p99"), 2),
         prefill_lateness_p99_ms=round(measure("prefill timer lateness p99"), 2),

@@ -43,11 +43,6 @@ def test_a_timeout_is_longer_than_a_queue_that_drains_slowly(dilation, rto_min_m
     assert {route.rto_min_ms for route in routes if route.prefix.startswith("10.64.")} == {rto_min_ms}
 
 
-def test_who_is_preempted_waits_longer_for_a_timeout():
-    preempted = plan(0, "fabrics.0.routing=srpt", "scale.time_dilation=2")
-    assert preempted.rto_min_ms == 10 * plan(0, "scale.time_dilation=2").rto_min_ms
-
-
 def test_a_faster_link_keeps_the_shortest_timeout():
     assert plan(0, "scale.rate_scale=1e-3").rto_min_ms == 40
 
