@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,13 +15,13 @@ from commands.door import (
     INVALID,
     ROOT,
     ArtifactDir,
-    ExperimentFile,
     Overrides,
     Seed,
     fail,
     give_back,
     need_root,
 )
+from commands.replay import checked_replay, print_beside
 
 if TYPE_CHECKING:
     from results.artifacts import RunDirectory
@@ -35,7 +36,7 @@ def demo(artifact_dir: ArtifactDir = None) -> None:
 
 
 def run(
-    experiment: ExperimentFile,
+    experiment: Annotated[Path | None, typer.Argument(help="experiment file (YAML)", show_default=False)] = None,
     overrides: Overrides = None,
     seed: Seed = None,
     artifact_dir: ArtifactDir = None,
@@ -44,15 +45,41 @@ def run(
         bool,
         typer.Option("--pcap", help="capture the KV packets (Wireshark opens the files) and audit the run by them"),
     ] = False,
+    replay: Annotated[
+        Path | None,
+        typer.Option("--replay", metavar="DIR", help="make this finished run again, and put both side by side"),
+    ] = None,
 ) -> None:
     """Run an experiment with real packets (root)."""
+    if (experiment is None) == (replay is None):
+        fail("give an experiment file to run, or --replay DIR of a finished run", BAD_INPUT)
+    if experiment is None:
+        assert replay is not None
+        recorded = checked_replay(replay, overrides or [], seed, dry_run=dry_run)
+        run_packets(
+            recorded.config,
+            overrides or [],
+            None,
+            artifact_dir,
+            dry_run=False,
+            pcap=pcap,
+            then=lambda directory: print_beside(recorded.directory, directory),
+        )
+        return
     run_packets(experiment, overrides or [], seed, artifact_dir, dry_run=dry_run, pcap=pcap)
 
 
 def run_packets(
-    path: Path, overrides: list[str], seed: int | None, artifact_dir: Path | None, *, dry_run: bool, pcap: bool = False
+    path: Path,
+    overrides: list[str],
+    seed: int | None,
+    artifact_dir: Path | None,
+    *,
+    dry_run: bool,
+    pcap: bool = False,
+    then: Callable[[RunDirectory], None] | None = None,
 ) -> RunDirectory:
-    """Run an experiment, its twin after it, and print the table; returns where the artifacts are."""
+    """Run an experiment, its twin after it, print the table and do `then`; returns where the artifacts are."""
     experiment = checked(path, overrides, seed, dry_run=dry_run, emulated=True)
     need_root("a run makes network namespaces")
 
@@ -92,6 +119,8 @@ def run_packets(
     print_summary(with_twin(directory, summary))
     give_back(directory.path)
     console.print(f"report: {directory.path / 'report.html'}", soft_wrap=True)
+    if then is not None:
+        then(directory)
     if any(entry.verdict == "invalid" for entry in summary.runs):
         raise typer.Exit(INVALID)
     return directory
