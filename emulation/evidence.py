@@ -163,17 +163,18 @@ def clock_offsets(
 ) -> dict[str, float]:
     """How far each agent's run clock is behind the others' (wall seconds; negative: ahead).
 
-    A reading is late by what its message took, so the least late one counts; what all have in common is our own.
+    A reading is late by what its message took, which is little but now and then, so the median counts: it does not hide
+    a clock that was right at first. What all agents have in common is our own.
     """
     if t0_s is None:
         return {}
-    least_s = {
-        agent: min(heard_s - t0_s - run_s * time_dilation for heard_s, run_s in pairs)
+    behind_s = {
+        agent: median(heard_s - t0_s - run_s * time_dilation for heard_s, run_s in pairs)
         for agent, pairs in readings.items()
         if pairs
     }
-    common_s = median(least_s.values()) if least_s else 0.0
-    return {agent: late_s - common_s for agent, late_s in least_s.items()}
+    common_s = median(behind_s.values()) if behind_s else 0.0
+    return {agent: late_s - common_s for agent, late_s in behind_s.items()}
 
 
 def _clocks(offsets_s: Mapping[str, float], scale: ScaleModel) -> list[str]:

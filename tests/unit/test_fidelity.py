@@ -119,6 +119,7 @@ def test_an_agent_whose_clock_is_off_is_named_whatever_our_own_delay():
     late_s = {"gw": 0.030, "d0": 0.031, "p0": 0.050}
     readings = {name: [(100.0 + run_s + late, run_s) for run_s in (1.0, 2.0)] for name, late in late_s.items()}
     readings["gw"].append((104.0, 3.0))  # a message that took a second is not a clock that is off
+    readings["p0"].insert(0, (100.130, 0.1))  # and one that was right at first is not one that is right
     assert clock_offsets(readings, 100.0, 1.0) == pytest.approx({"gw": -0.001, "d0": 0.0, "p0": 0.019})
     (fault,) = gathered(clock_readings=readings).faults
     assert "a clock is wrong: agent p0's is 19.0 ms behind the others'; 5 ms are allowed" in fault
