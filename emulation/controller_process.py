@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import select
 import subprocess
 import sys
 import time
@@ -15,11 +16,17 @@ from typing import Any
 from emulation.children import end, last_lines, spawn
 from emulation.ledger import RunLedger
 from emulation.netns import run_in
+from emulation.processes import Stillness
+from emulation.watch import SILENCE_S
 
 OPENFLOW_PORT = 6653
 NORTHBOUND_PORT = 8080
 START_TIMEOUT_S = 20.0
 CALL_TIMEOUT_S = 8.0
+#: While it starts it is asked again and again, so that one that is stuck is told from one that is slow.
+START_CALL_TIMEOUT_S = 1.0
+#: How often `attend` is called while an answer is due.
+ATTEND_S = 0.2
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -42,6 +49,8 @@ class ControllerProcess:
         self.output = directory / "controller.out"
         self.events_path = Path(config["log"])
         self._child: subprocess.Popen[bytes] | None = None
+        #: Called while an answer is due: raises where another part is why none comes.
+        self.attend: Callable[[], None] = lambda: None
         #: Why it can control nothing any more, once `ping` has learnt of it.
         self.fault: str | None = None
 
@@ -75,16 +84,23 @@ class ControllerProcess:
 
     def _wait(self, done: Callable[[Mapping[str, Any]], bool]) -> None:
         deadline_s = time.monotonic() + START_TIMEOUT_S
+        stillness = Stillness(lambda: [self.pid] if self.pid else [])
         answer: Any = "no answer yet"
         while time.monotonic() < deadline_s:
             if not self.alive():
                 raise ControllerError(f"the controller ended while starting:\n{last_lines(self.output)}")
             try:
-                answer = self.get("/v1/health")
+                answer = self._call("GET", "/v1/health", None, timeout_s=START_CALL_TIMEOUT_S, attended=False)
             except ControllerSilent as error:
                 answer = error
+                self.attend()
+                if (still_s := stillness.seconds()) > SILENCE_S:
+                    raise ControllerSilent(
+                        f"the controller has not moved for {still_s:.1f} s of its start: it is frozen ({error})"
+                    ) from None
                 time.sleep(0.02)
                 continue
+            self.attend()
             if answer.get("fault"):
                 raise ControllerError(f"the controller cannot start: {answer['fault']}\n{last_lines(self.output)}")
             if done(answer):
@@ -100,7 +116,7 @@ class ControllerProcess:
 
     def ping(self) -> None:
         """Ask for its health; sets `fault`. Raises ControllerError."""
-        self.fault = self.get("/v1/health").get("fault")
+        self.fault = self._call("GET", "/v1/health", None, attended=False).get("fault")
 
     def lay_circuits(self, pairs: Mapping[str, str]) -> None:
         """Exactly these circuits stand when this returns (before the clock only)."""
@@ -126,17 +142,27 @@ class ControllerProcess:
         if self._child is not None:
             end(self._child)
 
-    def _call(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+        attended: bool = True,
+    ) -> Any:
         def call() -> Any:
-            connection = http.client.HTTPConnection(self._host, NORTHBOUND_PORT, timeout=CALL_TIMEOUT_S)
+            connection = http.client.HTTPConnection(self._host, NORTHBOUND_PORT, timeout=timeout_s)
             try:
                 text = None if body is None else json.dumps(body)
                 connection.request(method, path, text, {"Content-Type": "application/json"})
+                if attended:
+                    self._await_answer(connection, timeout_s)
                 response = connection.getresponse()
                 answer = json.loads(response.read() or b"{}")
             except TimeoutError as error:
                 raise ControllerSilent(
-                    f"the controller did not answer {method} {path} within {CALL_TIMEOUT_S:g} s"
+                    f"the controller did not answer {method} {path} within {timeout_s:g} s"
                 ) from error
             except (OSError, http.client.HTTPException, ValueError) as error:
                 raise ControllerSilent(f"the controller did not answer {method} {path}: {error}") from error
@@ -147,3 +173,12 @@ class ControllerProcess:
             return answer
 
         return run_in(self._namespace, call)
+
+    def _await_answer(self, connection: http.client.HTTPConnection, timeout_s: float) -> None:
+        """Until an answer begins, looking after the other parts meanwhile. Raises TimeoutError, and what `attend`
+        raises."""
+        deadline_s = time.monotonic() + timeout_s
+        while not select.select([connection.sock], [], [], ATTEND_S)[0]:
+            self.attend()
+            if time.monotonic() > deadline_s:
+                raise TimeoutError

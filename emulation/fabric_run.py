@@ -188,8 +188,7 @@ class FabricRun:
 
     def _tick(self, elapsed_s: float, total_s: float) -> None:
         fleet = self._parts.fleet
-        if troubles := self._parts.troubles():
-            raise PartsFailed("; ".join(troubles))
+        self._parts.attend()
         last: Message = fleet.progress.get("gw", {})
         moving = sum(m.get("transfers", 0) for name, m in fleet.progress.items() if name != "gw")
         circuits = sum(m.get("circuits", 0) for name, m in fleet.progress.items() if name != "gw")

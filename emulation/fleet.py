@@ -17,6 +17,8 @@ from typing import Any
 
 from emulation.children import end, last_lines, spawn
 from emulation.ledger import RunLedger
+from emulation.processes import Stillness
+from emulation.procfs import children, is_stopped
 
 Message = dict[str, Any]
 #: Agents that are ready speak every second; one that says nothing for this long is frozen.
@@ -131,8 +133,40 @@ class Fleet:
             if done(message):
                 return
 
-    def wait_each(self, kind: str, names: Sequence[str], *, timeout_s: float, what: str) -> list[Message]:
-        """One message of `kind` from each of `names`."""
+    def wait_ready(self, *, timeout_s: float, attend: Callable[[], None]) -> None:
+        """Until every agent is ready; `attend` looks after the other parts meanwhile. Raises FleetError: at once where
+        an agent has ended, soon where one is stopped, or where none of them moves any more."""
+        stillness = Stillness(self._tree)
+        stopped_s: dict[int, float] = {}
+
+        def tick() -> None:
+            attend()
+            if (still_s := stillness.seconds()) > SILENCE_S:
+                raise FleetError(f"agents start: none has moved for {still_s:.1f} s: an agent is frozen")
+            now_s, stopped = time.monotonic(), [pid for pid in self._tree() if is_stopped(pid)]
+            for pid in stopped_s.keys() - stopped:
+                del stopped_s[pid]
+            for pid in stopped:
+                if (for_s := now_s - stopped_s.setdefault(pid, now_s)) > SILENCE_S:
+                    raise FleetError(f"agents start: an agent (process {pid}) has been frozen for {for_s:.1f} s")
+
+        self.wait_each("ready", self.names, timeout_s=timeout_s, what="agents start", tick=tick)
+
+    def _tree(self) -> list[int]:
+        """The agents' parent and all agents that there are."""
+        assert self._zygote is not None
+        return [self._zygote.pid, *children(self._zygote.pid)]
+
+    def wait_each(
+        self,
+        kind: str,
+        names: Sequence[str],
+        *,
+        timeout_s: float,
+        what: str,
+        tick: Callable[[], None] | None = None,
+    ) -> list[Message]:
+        """One message of `kind` from each of `names`. `tick` is called in between."""
         missing = set(names)
         answers: list[Message] = []
 
@@ -143,7 +177,7 @@ class Fleet:
             return not missing
 
         try:
-            self.wait(done, timeout_s=timeout_s, what=what)
+            self.wait(done, timeout_s=timeout_s, what=what, tick=tick)
         except FleetError as error:
             raise FleetError(f"{error} (no {kind!r} from {', '.join(sorted(missing))})") from None
         return answers

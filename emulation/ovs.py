@@ -16,12 +16,14 @@ from pathlib import Path
 
 from emulation.children import spawn
 from emulation.ledger import RunLedger
-from emulation.processes import end_processes, start_ticks
-from emulation.watch import ask_unixctl
+from emulation.processes import Stillness, end_processes, start_ticks
+from emulation.watch import SILENCE_S, ask_unixctl
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 DATAPATHS = ("netdev", "system")
 OPENFLOW_PORT = 6653
+#: How often the daemons are looked at while a command waits for them.
+ATTEND_S = 0.2
 
 
 class OpenVSwitchError(RuntimeError):
@@ -127,19 +129,38 @@ class OpenVSwitch:
 
     def _run(self, step: str, command: list[str], timeout_s: float) -> str:
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=timeout_s, env=self._environment(), check=False
+            child = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self._environment()
             )
         except FileNotFoundError as error:
             raise OpenVSwitchError(f"{command[0]} is not installed: apt-get install openvswitch-switch") from error
-        except subprocess.TimeoutExpired as error:
-            raise OpenVSwitchError(
-                f"could not {step} in {timeout_s} s: {self._blame() or self._log_tail('ovs-vswitchd')}"
-            ) from error
-        if done.returncode or done.stderr.strip():
-            why = "; ".join(text for text in (self._blame(), done.stderr.strip()) if text)
-            raise OpenVSwitchError(f"could not {step} ({command[0]}, status {done.returncode}): {why}")
-        return done.stdout
+        try:
+            output, errors = self._answer(child, step, timeout_s)
+        finally:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+        if child.returncode or errors.strip():
+            why = "; ".join(text for text in (self._blame(), errors.strip()) if text)
+            raise OpenVSwitchError(f"could not {step} ({command[0]}, status {child.returncode}): {why}")
+        return output
+
+    def _answer(self, child: subprocess.Popen[str], step: str, timeout_s: float) -> tuple[str, str]:
+        """What a command printed. Raises OpenVSwitchError at once where a daemon is the reason that it cannot end."""
+        deadline_s = time.monotonic() + timeout_s
+        still = {process.pid: Stillness(lambda pid=process.pid: [pid]) for process in self._processes}  # type: ignore[misc]
+        while True:
+            try:
+                return child.communicate(timeout=ATTEND_S)
+            except subprocess.TimeoutExpired:
+                pass
+            stuck = any([watched.seconds() > SILENCE_S for watched in still.values()])  # all of them, each time
+            dead = any(process.poll() is not None for process in self._processes)
+            if (stuck or dead) and (blame := self._blame()):
+                raise OpenVSwitchError(f"could not {step}: {blame}")
+            if time.monotonic() > deadline_s:
+                why = self._blame() or self._log_tail("ovs-vswitchd")
+                raise OpenVSwitchError(f"could not {step} in {timeout_s} s: {why}")
 
     def _blame(self) -> str:
         """Which daemon is the reason that a command got no answer: ended, or there and silent. Empty where none is."""
@@ -174,8 +195,11 @@ class OpenVSwitch:
 
     def _wait_for(self, program: str, socket: Path, timeout_s: float) -> None:
         deadline_s = time.monotonic() + timeout_s
+        stillness = Stillness(lambda: list(self.pids().values()))
         while not socket.exists():
             self.check_alive()
+            if (still_s := stillness.seconds()) > SILENCE_S:
+                raise OpenVSwitchError(f"{program} has not moved for {still_s:.1f} s of its start: it is frozen")
             if time.monotonic() > deadline_s:
                 raise OpenVSwitchError(f"{program} did not open {socket} in {timeout_s} s: {self._log_tail(program)}")
             time.sleep(0.002)

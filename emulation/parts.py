@@ -76,16 +76,18 @@ class Parts:
     def start(self) -> None:
         """Build the network and start everybody; raises what the part that failed raises."""
         self.testbed.build(controller_listens=False)
+        asked: dict[str, Callable[[], object]] = {}
+        if self.testbed.ovs is not None:
+            asked = {name: functools.partial(ask_unixctl, path) for name, path in self.testbed.ovs.control.items()}
+        self._watch = Watch(asked)
         self._start_processes()
+        self.controller.attend = self.attend
         self.controller.wait_listening()
         self.testbed.connect_controller()
         self.controller.wait_ready()
-        self.fleet.wait_each("ready", self.fleet.names, timeout_s=READY_TIMEOUT_S, what="agents start")
+        self.fleet.wait_ready(timeout_s=READY_TIMEOUT_S, attend=self.attend)
         self.built = True
-        asked: dict[str, Callable[[], object]] = {"the controller": self.controller.ping}
-        if self.testbed.ovs is not None:
-            asked |= {name: functools.partial(ask_unixctl, path) for name, path in self.testbed.ovs.control.items()}
-        self._watch = Watch(asked)
+        self._watch.add("the controller", self.controller.ping)
         self._changes = ChangeWatch(self.testbed.nodes())
 
     def _start_processes(self) -> None:
@@ -138,6 +140,11 @@ class Parts:
         if self._fleet is not None:
             found += self._fleet.silent()
         return found
+
+    def attend(self) -> None:
+        """Raises PartsFailed where something is wrong with a part."""
+        if troubles := self.troubles():
+            raise PartsFailed("; ".join(troubles))
 
     def explained(self, error: Exception) -> str:
         """An error with what is known to be wrong: a call that failed seldom says that a frozen part is why."""

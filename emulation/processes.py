@@ -10,7 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from emulation.procfs import ProcessTimes, process_times
+
 RCU_EXPEDITED = Path("/sys/kernel/rcu_expedited")
+#: The shortest time between two looks at how much processes have run.
+LOOK_S = 0.1
 
 
 @contextlib.contextmanager
@@ -49,6 +53,25 @@ def start_ticks(pid: int) -> int | None:
 def is_same_process(pid: int, ticks: int | None) -> bool:
     """Is `pid` still the process that started at `ticks`?"""
     return ticks is not None and start_ticks(pid) == ticks
+
+
+class Stillness:
+    """How long some processes have neither run nor waited for a core: what tells one that is stuck from one that is
+    only slow to answer on a busy machine. pids: those that are meant, asked anew each time."""
+
+    def __init__(self, pids: Callable[[], Sequence[int]]) -> None:
+        self._pids = pids
+        self._last: list[tuple[int, ProcessTimes | None]] = []
+        self._moved_s = self._looked_s = time.monotonic()
+
+    def seconds(self) -> float:
+        """Since one of them was last seen to move. Ask a few times a second; asked more often, it does not look."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s >= LOOK_S:
+            self._looked_s, seen = now_s, [(pid, process_times(pid)) for pid in self._pids()]
+            if seen != self._last:
+                self._last, self._moved_s = seen, now_s
+        return now_s - self._moved_s
 
 
 def end_processes(

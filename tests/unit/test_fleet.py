@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +39,24 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Fle
     finally:
         agents.kill()
         controller.close()
+
+
+def test_an_agent_that_is_frozen_before_it_is_ready_is_noticed(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(fleet_module, "SILENCE_S", 1.0)
+    with socket.socket() as nobody:  # bound, not listening: the agents try to reach their controller for long
+        nobody.bind(("127.0.0.1", 0))
+        config = loopback_config(tmp_path, [], nobody.getsockname()[1], fabric_kind="ocs", base=11)
+        agents, started, attended = Fleet(config, log=tmp_path / "agents.out"), Started(), []
+        agents.start(started)  # type: ignore[arg-type]
+        try:
+            while len(started.agents()) < 3:
+                time.sleep(0.01)
+            os.kill(started.agents()[1], signal.SIGSTOP)
+            with pytest.raises(FleetError, match=r"agents start: an agent \(process \d+\) has been frozen for 1\.\d s"):
+                agents.wait_ready(timeout_s=12, attend=lambda: attended.append(1))
+            assert attended
+        finally:
+            agents.kill()
 
 
 def test_agents_that_wait_are_not_silent(fleet) -> None:

@@ -41,6 +41,17 @@ def test_a_part_that_hangs_is_named_and_holds_up_no_other():
     watch.stop()
 
 
+def test_a_part_is_asked_from_when_it_is_added():
+    watch = Watch({}, silence_s=0.2)
+    assert watch.troubles() == []
+    release = threading.Event()
+    watch.add("late", lambda: release.wait(10))
+    until(watch.troubles)
+    release.set()
+    until(lambda: not watch.troubles())
+    watch.stop()
+
+
 def test_a_part_that_cannot_be_asked_is_named_with_the_reason():
     def refuse():
         raise ConnectionRefusedError("nobody there")
@@ -104,6 +115,7 @@ def test_a_signal_in_a_shielded_block_waits_for_its_end():
     def tear_down() -> None:
         with shielded():
             signalled(signal.SIGHUP)
+            signalled(signal.SIGTERM)  # an impatient second one does not become the reason
             with shielded():
                 done.append("inside")
             done.append("to the end")
