@@ -5,7 +5,7 @@ On circuits
      rules and the start of the installation of new ones;
   2. every such dark time is at least tau;
   3. the bytes delivered are those the transfers asked for, retransmissions apart;
-  4. the last byte of a transfer is delivered when `transfers.csv` says, within LAST_BYTE_TOLERANCE_S.
+  4. the first and the last byte of a transfer are delivered when `transfers.csv` says, within BYTE_TOLERANCE_S.
 On a packet fabric
   5. every flow takes the uplink that was recorded for it, and no other.
 A violation names its packet (file and number, as Wireshark counts).
@@ -13,14 +13,16 @@ A violation names its packet (file and number, as Wireshark counts).
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 #: The receiver's clock is read after the packet reached its socket and its process woke up.
-LAST_BYTE_TOLERANCE_S = 0.005
+BYTE_TOLERANCE_S = 0.005
 #: A window that is live this long before its first packet was not waited for: its KV was not ready.
 FIRST_PACKET_S = 0.050
 #: The controller reads its clock around a step, the packet its own at the NIC.
@@ -147,7 +149,8 @@ def audit_circuits(
     asked = sum(int(row["emulated_bytes"]) for row in rows)
     if found.payload_bytes != asked:
         found.violations.append(f"{found.payload_bytes} bytes were delivered, {asked} were asked for")
-    _check_last_bytes(found, rows, by_address, addresses, time_dilation)
+    _check_first_bytes(found, rows, by_address, addresses, BYTE_TOLERANCE_S / time_dilation)
+    _check_last_bytes(found, rows, by_address, addresses, BYTE_TOLERANCE_S / time_dilation)
     return found
 
 
@@ -184,14 +187,46 @@ def _check_dark(
             )
 
 
+def _check_first_bytes(
+    found: Audit,
+    transfers: Sequence[Mapping[str, Any]],
+    by_address: Mapping[str, Sequence[Segment]],
+    addresses: Mapping[str, Sequence[str]],
+    tolerance_s: float,
+) -> None:
+    """A packet came just before the recorded first byte, and none since the transfer before it came sooner."""
+    reached_s: dict[tuple[str, str], float] = {}  # last byte so far of each pair of addresses
+    for row in sorted(transfers, key=lambda row: float(row["first_byte_s"])):
+        rank, first_s = int(row["rank"]), float(row["first_byte_s"])
+        source, destination = addresses[row["prefill"]][rank], addresses[row["decode"]][rank]
+        before_s = reached_s.get((source, destination), -math.inf)
+        reached_s[source, destination] = max(before_s, float(row["last_byte_s"]))
+        if before_s >= first_s:  # the parts of two transfers take turns on their connection: who was first is not seen
+            continue
+        port = row["source_port"]  # missing where the sender's record is
+        seen = [
+            s
+            for s in by_address.get(destination, ())
+            if s.source == source
+            and before_s < s.at_s <= first_s
+            and (s.source_port == port or not isinstance(port, Integral))
+        ]
+        if seen and first_s - seen[0].at_s > tolerance_s:
+            found.violations.append(
+                f"transfer {row['request']} rank {rank}: its first packet ({seen[0].packet}) came "
+                f"{(first_s - seen[0].at_s) * 1e3:.3f} ms before the recorded first byte"
+            )
+        elif not seen:
+            found.violations.append(f"transfer {row['request']} rank {rank}: no packet came before its first byte")
+
+
 def _check_last_bytes(
     found: Audit,
     transfers: Sequence[Mapping[str, Any]],
     by_address: Mapping[str, Sequence[Segment]],
     addresses: Mapping[str, Sequence[str]],
-    time_dilation: float,
+    tolerance_s: float,
 ) -> None:
-    tolerance_s = LAST_BYTE_TOLERANCE_S / time_dilation
     for row in transfers:
         rank = int(row["rank"])
         source, destination = addresses[row["prefill"]][rank], addresses[row["decode"]][rank]

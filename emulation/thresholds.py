@@ -174,8 +174,8 @@ def _machine(use: MachineUse | None) -> Iterator[Measure]:
     for name, share in use.process_percent.items():
         yield Measure(f"CPU of {name}", "%", share)
     for name, share in use.waiting_percent.items():
-        held_up = name == "ovs-vswitchd"  # packets wait with it; agents run in real time, the rest is beside the path
-        limit = WAITING_PERCENT if held_up else None
+        # packets wait with a switch; agents run in real time, and the rest is beside the path
+        limit = WAITING_PERCENT if name.startswith("ovs-vswitchd") else None
         yield ratio_percent(f"time {name} waited for a core", share, limit, f"packets on circuits waited too: {cause}")
     yield Measure("least available memory", "MiB", use.least_available_memory_bytes / 2**20)
     yield ratio_percent(

@@ -33,6 +33,7 @@ def segment(number: int, at_s: float, sequence: int, size: int = 1000, source="p
 
 DATA = [segment(number, LIVE_S + 0.001 * number, 1000 * number) for number in range(1, 11)]
 TRANSFER = {
+    "first_byte_s": LIVE_S + 0.0012,
     "request": "a", "rank": 0, "prefill": "p0", "decode": "d0", "emulated_bytes": 10_000, "source_port": 4000,
     "last_byte_s": LIVE_S + 0.0102, "uplink": 1,
 }  # fmt: skip
@@ -54,7 +55,7 @@ def test_a_clean_reconfiguration_has_no_violation_and_its_dark_time_is_known():
 
 def test_a_window_whose_kv_was_not_ready_says_nothing_of_the_dark_as_packets_see_it():
     late = [dataclasses.replace(each, at_s=each.at_s + 0.2) for each in DATA]
-    found = circuits(late, transfers=[TRANSFER | {"last_byte_s": LIVE_S + 0.2102}])
+    found = circuits(late, transfers=[TRANSFER | {"first_byte_s": LIVE_S + 0.2012, "last_byte_s": LIVE_S + 0.2102}])
     assert (found.violations, found.first_packet_s) == ([], [])
 
 
@@ -99,6 +100,22 @@ def test_a_hole_that_is_filled_later_counts_once_and_sequence_numbers_may_wrap()
     order = [0, 2, 1, 1, 3]
     segments = [segment(i, i, (wrap + 1000 * index) % (1 << 32)) for i, index in enumerate(order)]
     assert new_bytes(segments) == (4000, 1000)
+
+
+def test_a_first_byte_recorded_long_after_its_packet_or_before_it_is_a_violation():
+    late = TRANSFER | {"first_byte_s": LIVE_S + 0.0075}
+    (violation,) = circuits(DATA, transfers=[late]).violations
+    assert violation.startswith("transfer a rank 0: its first packet (packet 1 of d0-gpu0.pcap) came 6.500 ms before")
+    early = TRANSFER | {"first_byte_s": LIVE_S + 0.0005}
+    assert circuits(DATA, transfers=[early]).violations == ["transfer a rank 0: no packet came before its first byte"]
+
+
+def test_the_next_transfer_of_a_connection_begins_after_the_one_before_it():
+    again = [segment(20 + n, LIVE_S + 0.1 + 0.001 * n, 11_000 + 1000 * n) for n in range(10)]
+    second = TRANSFER | {"request": "b", "first_byte_s": LIVE_S + 0.1002, "last_byte_s": LIVE_S + 0.1092}
+    assert circuits([*DATA, *again], transfers=[second, TRANSFER]).violations == []
+    taking_turns = second | {"first_byte_s": LIVE_S + 0.0052}  # a layer-wise tail behind the next one's head
+    assert circuits([*DATA, *again], transfers=[taking_turns, TRANSFER]).violations == []
 
 
 def test_a_last_byte_recorded_long_after_its_packet_is_a_violation():
