@@ -89,11 +89,15 @@ class FabricShell:
     @property
     def ready(self) -> bool:
         """Every plane is connected and cleared, and nothing has gone wrong."""
-        return self.fault is None and len(self._cleared) == len(self.config.planes)
+        return self._trouble is None and len(self._cleared) == len(self.config.planes)
 
     def health(self) -> dict[str, Any]:
         """`ready`, the number of planes that are connected and cleared, and the first fault."""
-        return {"ready": self.ready, "datapaths": len(self._cleared), "fault": self.fault}
+        return {"ready": self.ready, "datapaths": len(self._cleared), "fault": self._trouble}
+
+    @property
+    def _trouble(self) -> str | None:
+        return self.fault or self._log.trouble
 
     def circuits(self) -> dict[str, Any]:
         """Circuits that stand, and instances whose ports are dark, with the window they wait for."""

@@ -51,7 +51,12 @@ def spawn(
             preexec_fn=prepare,
             cwd=Path(__file__).resolve().parent.parent,
         )
-    ledger.process(child.pid)
+    try:
+        ledger.process(child.pid)
+    except OSError:  # what is not in the ledger must not be there
+        child.kill()
+        child.wait()
+        raise
     return child
 
 

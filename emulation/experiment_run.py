@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def run_experiment(
             for fabric in experiment.fabrics:
                 ahead.pop(0)
                 plan = FabricPlan(experiment, fabric, seed, tuple(arrivals.requests))
-                with contextlib.ExitStack() as shield:
+                with _without_room_failed(fabric), contextlib.ExitStack() as shield:
                     result = _run_fabric(plan, ledger, run_directory, datapath, console, shield, pcap)
                     runs.append(_summary(plan, result, arrivals.requests))
                     if not result.failure:
@@ -89,6 +90,17 @@ def run_experiment(
 def _close(ledger: RunLedger) -> None:
     with shielded():
         ledger.close()
+
+
+@contextlib.contextmanager
+def _without_room_failed(fabric: Fabric) -> Iterator[None]:
+    """A disk that has filled up where no part of the run could be blamed for it is the run's end, no fault of ours."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise RunFailed(f"fabric {fabric.name} ended early: {error}; make room there") from error
 
 
 def _ended_early(plan: FabricPlan, reason: str, ahead: Sequence[tuple[int, Fabric]]) -> dict[str, Any]:

@@ -51,17 +51,23 @@ class RunLedger:
     def __init__(self, run_id: str, directory: Path, prefix: str, lock: int) -> None:
         self.run_id, self.directory, self.prefix = run_id, directory, prefix
         self._lock = lock
-        self._file = (directory / "ledger.jsonl").open("a", buffering=1)
+        self._path = directory / "ledger.jsonl"
+        self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        self._first_bytes = os.fstat(self._file).st_size
+        self._open = True
 
     @classmethod
     def open(cls, run_id: str, *, base: Path | None = None) -> RunLedger:
         """Take the lock and start a ledger. Raises AnotherRun while another run is alive, LedgerError on a bad or
-        used run id."""
+        used run id and where there is no room for it."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", run_id):
             raise LedgerError(f"run id {run_id!r}: give up to 64 letters, digits, dots, dashes and underscores")
         base = base or BASE
-        base.mkdir(parents=True, exist_ok=True)
-        lock = _take_lock(base / "lock", run_id)
+        try:
+            base.mkdir(parents=True, exist_ok=True)
+            lock = _take_lock(base / "lock", run_id)
+        except OSError as error:
+            raise LedgerError(f"cannot keep a ledger in {base}: {error.strerror}") from error
         directory = base / run_id
         try:
             directory.mkdir(mode=0o755)
@@ -70,16 +76,36 @@ class RunLedger:
             raise LedgerError(
                 f"{directory} exists: a run of that name was here; `heliograph clean` removes it"
             ) from error
+        except OSError as error:
+            os.close(lock)
+            raise LedgerError(f"cannot keep a ledger in {base}: {error.strerror}") from error
         pid, prefix = os.getpid(), _free_prefix()
         first = {"kind": "run", "run_id": run_id, "prefix": prefix, "pid": pid, "start_ticks": start_ticks(pid)}
-        # under its name only once it says whose it is: a ledger without a living process is a dead run's
-        (directory / "ledger.new").write_text(json.dumps(first) + "\n")
-        (directory / "ledger.new").rename(directory / "ledger.jsonl")
-        return cls(run_id, directory, prefix, lock)
+        try:
+            # under its name only once it says whose it is: a ledger without a living process is a dead run's
+            (directory / "ledger.new").write_text(json.dumps(first) + "\n")
+            (directory / "ledger.new").rename(directory / "ledger.jsonl")
+            return cls(run_id, directory, prefix, lock)
+        except OSError as error:
+            shutil.rmtree(directory, ignore_errors=True)
+            os.close(lock)
+            raise LedgerError(f"cannot keep a ledger in {base}: {error.strerror}; make room there") from error
 
     def write(self, **entry: Any) -> None:
-        """Append one line; it is with the kernel when this returns, so it outlives a SIGKILL."""
-        self._file.write(json.dumps(entry) + "\n")
+        """Append one line; it is with the kernel when this returns, so it outlives a SIGKILL. Raises OSError where
+        there is no room; the ledger is then as it was."""
+        self._append([entry])
+
+    def _append(self, entries: Iterable[Entry]) -> None:
+        text = "".join(json.dumps(entry) + "\n" for entry in entries).encode()
+        before = os.fstat(self._file).st_size
+        written = 0
+        try:
+            while written < len(text):
+                written += os.write(self._file, text[written:])
+        except OSError as error:
+            os.ftruncate(self._file, before)  # half a line would hide what comes after it
+            raise OSError(error.errno, error.strerror, str(self._path)) from None
 
     def entries(self, kind: str) -> list[Entry]:
         """What has been listed of a kind ("namespace", "process", "sysctl", "directory"), oldest first."""
@@ -92,10 +118,9 @@ class RunLedger:
                 raise LedgerError(f"namespace {name}: a name of this run starts with {self.prefix}")
             if (NETNS_DIR / name).exists():
                 raise LedgerError(f"namespace {name} exists already and is not ours to use")
-        self._file.write("".join(json.dumps({"kind": "namespace", "name": name}) + "\n" for name in names))
+        self._append({"kind": "namespace", "name": name} for name in names)
         batch("ip", "".join(f"netns add {name}\n" for name in names), where="the root namespace", tied=True)
-        inodes = [{"kind": "namespace", "name": name, "inode": (NETNS_DIR / name).stat().st_ino} for name in names]
-        self._file.write("".join(json.dumps(entry) + "\n" for entry in inodes))
+        self._append({"kind": "namespace", "name": name, "inode": (NETNS_DIR / name).stat().st_ino} for name in names)
 
     def remove_namespaces(self, names: Sequence[str]) -> None:
         """Remove those of `names` that this ledger lists and that are there."""
@@ -128,19 +153,17 @@ class RunLedger:
         was removed."""
         removed = _remove(_read(self.directory), self.directory)
         # What is gone must not be looked for again: its names may be in use by the next fabric of this run.
-        first = json.dumps(_read(self.directory)[0])
-        self._file.seek(0)
-        self._file.truncate()
-        self._file.write(first + "\n")
+        os.ftruncate(self._file, self._first_bytes)
         return removed
 
     def close(self) -> list[str]:
         """Remove everything, then the ledger and its directory, then give the lock back. Returns what was removed;
         may be called again."""
-        if self._file.closed:
+        if not self._open:
             return []
         removed = _remove(_read(self.directory), self.directory)
-        self._file.close()
+        self._open = False
+        os.close(self._file)
         shutil.rmtree(self.directory, ignore_errors=True)
         os.close(self._lock)
         return removed
@@ -163,8 +186,12 @@ def _take_lock(path: Path, run_id: str) -> int:
             holder = {"run_id": "(starting)", "pid": 0}
         os.close(descriptor)
         raise AnotherRun(holder["run_id"], holder["pid"], path) from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, json.dumps({"run_id": run_id, "pid": os.getpid()}).encode(), 0)
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps({"run_id": run_id, "pid": os.getpid()}).encode(), 0)
+    except OSError:
+        os.close(descriptor)
+        raise
     return descriptor
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import resource
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,3 +43,28 @@ def test_a_number_that_json_cannot_hold_is_refused(tmp_path: Path) -> None:
 def test_a_log_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         EventLog(tmp_path / "missing" / "log.jsonl")
+
+
+@pytest.mark.parametrize(("room_bytes", "why"), [(0, "File too large"), (5, "No space left on device")])
+def test_a_log_without_room_ends_and_says_why(tmp_path: Path, room_bytes: int, why: str) -> None:
+    log = EventLog(tmp_path / "log.jsonl")
+    log.write("first")
+    with files_end_at((tmp_path / "log.jsonl").stat().st_size + room_bytes):
+        log.write("second")
+    log.write("third")
+    assert (tmp_path / "log.jsonl").read_text().count("\n") == 1
+    assert log.trouble is not None
+    assert f"log.jsonl cannot be written: {why}" in log.trouble
+
+
+@contextlib.contextmanager
+def files_end_at(size_bytes: int) -> Iterator[None]:
+    """No file of this process may grow beyond a size: what a full disk is, without root."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)

@@ -1,7 +1,9 @@
 """The ledger: what a run made is removed, exactly that, whoever does it and however often."""
 
+import contextlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from emulation.children import spawn
 from emulation.ledger import AnotherRun, LedgerError, RunLedger, clean, dead_runs
 from emulation.processes import end_processes, start_ticks
 
@@ -31,6 +34,47 @@ def dead_run(base: Path, *entries: dict) -> Path:
     first = {"kind": "run", "run_id": "dead", "prefix": "hg0000", "pid": os.getpid(), "start_ticks": 1}
     (directory / "ledger.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in (first, *entries)))
     return directory
+
+
+@contextlib.contextmanager
+def files_end_at(size_bytes: int):
+    """No file of this process may grow beyond a size: what a full disk is, without root."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+
+
+def test_without_room_for_a_ledger_there_is_no_run_and_nothing_left(tmp_path):
+    with files_end_at(0), pytest.raises(LedgerError, match=f"cannot keep a ledger in {tmp_path}: File too large"):
+        RunLedger.open("first", base=tmp_path)
+    with RunLedger.open("first", base=tmp_path):
+        assert not dead_runs(tmp_path)
+
+
+def test_a_line_without_room_leaves_the_ledger_as_it_was(tmp_path):
+    with RunLedger.open("full", base=tmp_path) as run:
+        run.write(kind="process", pid=2**22 + 1, start_ticks=1)
+        path = run.directory / "ledger.jsonl"
+        before = path.read_text()
+        with files_end_at(len(before) + 10), pytest.raises(OSError, match=r"File too large: '.*ledger\.jsonl'"):
+            run.write(kind="process", pid=2**22 + 2, start_ticks=1)
+        assert path.read_text() == before
+        run.write(kind="process", pid=2**22 + 3, start_ticks=1)
+        assert [entry["pid"] for entry in run.entries("process")] == [2**22 + 1, 2**22 + 3]
+
+
+def test_a_process_that_the_ledger_has_no_room_for_is_ended(tmp_path):
+    with RunLedger.open("full", base=tmp_path) as run:
+        size = (run.directory / "ledger.jsonl").stat().st_size
+        with files_end_at(size), pytest.raises(OSError, match="File too large"):
+            spawn(["sleep", "60"], ledger=run, log=tmp_path / "log")
+    sleeping = subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "args="], capture_output=True, text=True)
+    assert "sleep 60" not in sleeping.stdout
 
 
 def test_a_second_run_is_refused_and_told_whose_turn_it_is(tmp_path):
