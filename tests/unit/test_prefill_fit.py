@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import json
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from workloads.prefill_fit import FitError, Sample, errors, fit, read_samples, t
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 OP_TABLES = DATA / "h100_prefill_fit" / "composed_T_prefill_llama70b_tp4_h100_bf16.csv"
+PUBLISHED_FIT = DATA / "h100_prefill_fit" / "fit.json"
 SPLITWISE = DATA / "splitwise-sim" / "perf_model.csv"
 DEMO = Path(__file__).parents[2] / "experiments" / "demo.yaml"
 GRID = [(new, cached) for new in (1, 16, 64, 256, 1_024, 4_096, 16_384) for cached in (0, 2_048, 32_768, 114_688)]
@@ -90,6 +92,37 @@ def test_the_op_tables_of_an_h100_give_the_named_sets():
         assert found.timing.a_ms_per_token == pytest.approx(TIMINGS[name].a_ms_per_token, rel=0.03)
         assert found.timing.b_ms_per_token2 == pytest.approx(TIMINGS[name].b_ms_per_token2, rel=b_tolerance)
         assert found.median_error < 0.05
+
+
+@pytest.mark.parametrize(
+    ("column", "name", "median_error"), [("T_ideal_ms", "h100-tp4-low", 0.03), ("T_tile_ms", "h100-tp4-mid", 0.05)]
+)
+def test_the_bounds_themselves_stand_near_the_op_tables(column, name, median_error):
+    if not OP_TABLES.is_file():
+        pytest.skip(f"{OP_TABLES} is not on this machine")
+    with OP_TABLES.open() as file:
+        rows = list(csv.DictReader(file))
+    samples = [Sample(int(r["new_tokens"]), int(r["cached_tokens"]), float(r[column])) for r in rows]
+    off = sorted(errors(TIMINGS[name], samples))
+    assert off[len(off) // 2] < median_error
+    assert off[len(off) * 95 // 100] < 0.2
+
+
+def test_the_named_sets_are_the_published_fit():
+    if not PUBLISHED_FIT.is_file():
+        pytest.skip(f"{PUBLISHED_FIT} is not on this machine")
+    document = json.loads(PUBLISHED_FIT.read_text())
+    ideal, tile = document["ideal_attention(FA3 asymptotic; lower bound)"], document["tile_attention(default)"]
+    for name, b in (
+        ("h100-tp4", document["b_tuned_to_190ms_at(1100,65600)"]),
+        ("h100-tp4-low", ideal["b_ms_per_tok2"]),
+        ("h100-tp4-mid", tile["b_ms_per_tok2"]),
+    ):
+        assert TIMINGS[name].b_ms_per_token2 == pytest.approx(b, rel=0.005)
+        assert TIMINGS[name].a_ms_per_token == pytest.approx(tile["a_ms_per_tok"], rel=0.001)
+        assert TIMINGS[name].t0_ms == pytest.approx(tile["t0_ms"], rel=0.001)
+        assert TIMINGS[name].floor_ms == 18
+    assert TIMINGS["h100-tp4"].duration_s(1_100, 65_600) * 1e3 == pytest.approx(190, abs=1)
 
 
 def test_measured_prompts_of_splitwise_are_linear_with_a_slope_of_the_same_order():

@@ -119,8 +119,8 @@ def test_columns_are_found_by_name_whatever_their_order_case_and_company(rows):
 
 def test_a_failed_burstgpt_row_is_counted_and_never_replayed(tmp_path):
     found, report = rows_of(trace_samples.write("burstgpt", tmp_path))
-    assert report.rows_read == CALLS + 1
-    assert report.dropped == {"failed (0 response tokens)": 1}
+    assert report.rows_read == CALLS + 2
+    assert report.dropped == {"failed (0 response tokens)": 2}
     assert 700 not in {r.new_tokens for r in found}
 
 

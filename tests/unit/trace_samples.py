@@ -67,7 +67,8 @@ def azure_2023() -> bytes:
 
 def azure_2024() -> bytes:
     stamps = [START + i * timedelta(seconds=GAP_S) for i in range(CALLS)]
-    rows = [f"{stamp:%Y-%m-%d %H:%M:%S.%f}+00:00,{tokens(i)},{output(i)}" for i, stamp in enumerate(stamps)]
+    # as published: a whole second is written without its fraction
+    rows = [f"{stamp}+00:00,{tokens(i)},{output(i)}" for i, stamp in enumerate(stamps)]
     return _csv("TIMESTAMP,ContextTokens,GeneratedTokens", rows)
 
 
@@ -183,11 +184,12 @@ def bailian() -> bytes:
 
 def burstgpt() -> bytes:
     rows = [
-        f"{GAP_S * i},ChatGPT,{tokens(i)},{output(i)},{tokens(i) + output(i)},Conversation log,{i % SESSIONS},1.5"
+        f"{GAP_S * i},{i % SESSIONS},1.5,ChatGPT,{tokens(i)},{output(i)},{tokens(i) + output(i)},Conversation log"
         for i in range(CALLS)
     ]
-    rows.insert(7, "3.0,GPT-4,700,0,700,API log,,")
-    header = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type,Session ID,Elapsed time"
+    rows.insert(7, "3.0,,,GPT-4,700,0,700,API log")
+    rows.insert(7, "3.0,,,ChatGPT,0,0,0,Conversation log")
+    header = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type"
     return _csv(header, rows)
 
 
@@ -197,8 +199,8 @@ def vidur() -> bytes:
 
 
 def vidur_lengths() -> bytes:
-    rows = [f"{tokens(i)},{output(i)}" for i in range(CALLS)]
-    return _csv("num_prefill_tokens,num_decode_tokens", rows)
+    rows = [f"{tokens(i)},{output(i)},{tokens(i) + output(i)},{tokens(i) / output(i)}" for i in range(CALLS)]
+    return _csv("num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio", rows)
 
 
 def splitwise() -> bytes:
