@@ -21,8 +21,9 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-#: The receiver's clock is read after the packet reached its socket and its process woke up.
-BYTE_TOLERANCE_S = 0.005
+#: The receiver's clock is read after the packet reached its socket and its process woke up: a few hundred microseconds
+#: on a quiet machine, more than 10 ms now and then on a busy one, which is the verdict's to judge by its distribution.
+BYTE_TOLERANCE_S = 0.025
 #: A window that is live this long before its first packet was not waited for: its KV was not ready.
 FIRST_PACKET_S = 0.050
 #: The controller reads its clock around a step, the packet its own at the NIC.
@@ -51,8 +52,8 @@ class Segment:
 class Audit:
     """What the packets say; real seconds. `dark_s`: of every reconfiguration, from the end of the purge behind the
     removal of its rules to the start of the installation; `first_packet_s`: from the same moment to the first packet
-    that was delivered to either port, where one was before the ports turned dark again; `excess_s`: step of a switch ->
-    what each took beyond the delay; `violations` in words."""
+    that was delivered to either port, where the circuit was waited for; `excess_s`: step of a switch -> what each took
+    beyond the delay; `byte_delay_s`: from a first or last packet to the byte on record; `violations` in words."""
 
     packets: int = 0
     payload_bytes: int = 0
@@ -60,6 +61,7 @@ class Audit:
     dark_s: list[float] = field(default_factory=list)
     first_packet_s: list[float] = field(default_factory=list)
     excess_s: dict[str, list[float]] = field(default_factory=dict)
+    byte_delay_s: list[float] = field(default_factory=list)
     flows: int = 0
     violations: list[str] = field(default_factory=list)
 
@@ -211,6 +213,8 @@ def _check_first_bytes(
             and before_s < s.at_s <= first_s
             and (s.source_port == port or not isinstance(port, Integral))
         ]
+        if seen:
+            found.byte_delay_s.append(first_s - seen[0].at_s)
         if seen and first_s - seen[0].at_s > tolerance_s:
             found.violations.append(
                 f"transfer {row['request']} rank {rank}: its first packet ({seen[0].packet}) came "
@@ -233,7 +237,9 @@ def _check_last_bytes(
         seen = [s for s in by_address.get(destination, ()) if s.source == source and s.at_s <= row["last_byte_s"]]
         if not seen:
             found.violations.append(f"transfer {row['request']} rank {rank}: none of its packets was captured")
-        elif row["last_byte_s"] - seen[-1].at_s > tolerance_s:
+            continue
+        found.byte_delay_s.append(row["last_byte_s"] - seen[-1].at_s)
+        if row["last_byte_s"] - seen[-1].at_s > tolerance_s:
             found.violations.append(
                 f"transfer {row['request']} rank {rank}: its last packet ({seen[-1].packet}) came "
                 f"{(row['last_byte_s'] - seen[-1].at_s) * 1e3:.3f} ms before the recorded last byte"

@@ -58,6 +58,7 @@ def described(audit: Audit, lost: Mapping[str, int]) -> dict[str, Any]:
         "dark_ms": _distribution_ms(audit.dark_s),
         "first_packet_ms": _distribution_ms(audit.first_packet_s),
         "excess_ms": {step: _distribution_ms(seconds) for step, seconds in audit.excess_s.items()},
+        "byte_delay_ms": _distribution_ms(audit.byte_delay_s),
         "reconfigurations": len(audit.dark_s),
         "violations": audit.violations,
         "lost_by_the_capture": dict(lost),

@@ -49,6 +49,7 @@ def test_a_clean_reconfiguration_has_no_violation_and_its_dark_time_is_known():
     assert (found.packets, found.payload_bytes, found.retransmitted_bytes) == (10, 10_000, 0)
     assert found.dark_s == pytest.approx([0.025])
     assert found.first_packet_s == pytest.approx([LIVE_S + 0.001 - DARK_FROM_S])
+    assert found.byte_delay_s == pytest.approx([0.0002, 0.0002])
     excess_s = {step: seconds - (TAU_S if step == "dark_wait" else 0.0) for step, seconds in STEPS.items()}
     assert {step: values[0] for step, values in found.excess_s.items()} == pytest.approx(excess_s)
 
@@ -103,9 +104,9 @@ def test_a_hole_that_is_filled_later_counts_once_and_sequence_numbers_may_wrap()
 
 
 def test_a_first_byte_recorded_long_after_its_packet_or_before_it_is_a_violation():
-    late = TRANSFER | {"first_byte_s": LIVE_S + 0.0075}
+    late = TRANSFER | {"first_byte_s": LIVE_S + 0.0275, "last_byte_s": LIVE_S + 0.0276}
     (violation,) = circuits(DATA, transfers=[late]).violations
-    assert violation.startswith("transfer a rank 0: its first packet (packet 1 of d0-gpu0.pcap) came 6.500 ms before")
+    assert violation.startswith("transfer a rank 0: its first packet (packet 1 of d0-gpu0.pcap) came 26.500 ms before")
     early = TRANSFER | {"first_byte_s": LIVE_S + 0.0005}
     assert circuits(DATA, transfers=[early]).violations == ["transfer a rank 0: no packet came before its first byte"]
 
@@ -119,9 +120,9 @@ def test_the_next_transfer_of_a_connection_begins_after_the_one_before_it():
 
 
 def test_a_last_byte_recorded_long_after_its_packet_is_a_violation():
-    late = TRANSFER | {"last_byte_s": LIVE_S + 0.0160}
+    late = TRANSFER | {"last_byte_s": LIVE_S + 0.0360}
     (violation,) = circuits(DATA, transfers=[late]).violations
-    assert violation.startswith("transfer a rank 0: its last packet (packet 10 of d0-gpu0.pcap) came 6.000 ms")
+    assert violation.startswith("transfer a rank 0: its last packet (packet 10 of d0-gpu0.pcap) came 26.000 ms")
 
 
 def test_every_flow_of_a_packet_fabric_takes_the_uplink_on_record():
