@@ -215,7 +215,7 @@ def _join(testbed: Testbed, cluster: Cluster, pairs: Sequence[tuple[str, str]]) 
             for a, b in (pair, pair[::-1])
             if a in plane.ports and b in plane.ports
         )
-        target = f"unix:{testbed.ovs.directory}/{plane.bridge}.mgmt"
+        target = f"unix:{testbed.ovs.of(plane.bridge).directory}/{plane.bridge}.mgmt"
         command = ["ovs-ofctl", "-O", "OpenFlow13", "add-flows", target, "-"]
         done = subprocess.run(command, input=rules, capture_output=True, text=True, check=False)
         if done.returncode:

@@ -8,7 +8,7 @@ The controller's rules are one drop-all rule, and for each direction of a circui
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,16 +68,17 @@ class RuleWatch:
     #: The sampler's other watches wait meanwhile; a switch that is stopped is theirs to see.
     patience_s = 0.05
 
-    def __init__(self, unixctl: Path, bridges: Sequence[str]) -> None:
-        self._unixctl, self._bridges = unixctl, list(bridges)
+    def __init__(self, unixctls: Mapping[str, Path]) -> None:
+        """unixctls: bridge -> control socket of its ovs-vswitchd."""
+        self._unixctls = dict(unixctls)
         self._faults: dict[str, str] = {}
-        self._unmatched: dict[str, list[int]] = {bridge: [] for bridge in self._bridges}
+        self._unmatched: dict[str, list[int]] = {bridge: [] for bridge in self._unixctls}
 
     def sample(self, now_s: float) -> None:
         """Read every table once, or as many as answer in time. Raises OSError or ValueError where one refuses."""
-        for bridge in self._bridges:
+        for bridge, unixctl in self._unixctls.items():
             try:
-                text = call_unixctl(self._unixctl, "bridge/dump-flows", bridge, timeout_s=self.patience_s)
+                text = call_unixctl(unixctl, "bridge/dump-flows", bridge, timeout_s=self.patience_s)
             except TimeoutError:
                 return
             rules = parse(text)

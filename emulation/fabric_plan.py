@@ -14,6 +14,8 @@ from topologies.cluster import RTO_MIN_MS, Cluster
 from workloads.request import Request
 
 REQUEST_PORT, KV_PORT = 7000, 7100
+#: What one ovs-vswitchd carried over 64 circuits on 128 ports, with both cores to itself.
+ONE_VSWITCHD_BPS = 1.65e9
 #: Real seconds that a run waits, after the last arrival, for what is under way. Longer than any prefill of 128K tokens.
 DRAIN_S = 45.0
 
@@ -92,8 +94,16 @@ class FabricPlan:
             for prefill in owned.prefills
         }
 
-    def controller(self, cluster: Cluster, *, unixctl: str | None, log: Path) -> dict[str, Any]:
-        """The controller's file (docs/architecture.md, "Controllers")."""
+    @property
+    def switch_daemons(self) -> int:
+        """How many ovs-vswitchd the circuit switches need on the user-space datapath: one, or two where the circuits
+        at full rate are more than one carries (a third finds no core: two carry 1.9 to 2.3 Gbit/s on two)."""
+        cluster = self.experiment.cluster
+        circuits = min(cluster.prefill_instances, cluster.decode_instances) * cluster.gpus_per_instance
+        return 1 if circuits * self.kv_goodput_bps <= ONE_VSWITCHD_BPS else 2
+
+    def controller(self, cluster: Cluster, *, unixctls: Mapping[str, str], log: Path) -> dict[str, Any]:
+        """The controller's file (docs/architecture.md, "Controllers"). unixctls: of each plane's ovs-vswitchd."""
         fabric: dict[str, Any] = {"kind": self.fabric.kind}
         if isinstance(self.fabric, Ocs):
             fabric |= {
@@ -113,7 +123,12 @@ class FabricPlan:
             "prefills": names["prefill"],
             "decodes": names["decode"],
             "planes": [
-                {"bridge": plane.bridge, "dpid": plane.dpid, "unixctl": unixctl, "ports": dict(plane.ports)}
+                {
+                    "bridge": plane.bridge,
+                    "dpid": plane.dpid,
+                    "unixctl": unixctls[plane.bridge],
+                    "ports": dict(plane.ports),
+                }
                 for plane in cluster.planes
             ],
             "reachable": self.reachable(cluster),

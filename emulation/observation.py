@@ -29,7 +29,7 @@ class Observation:
         self._rules: RuleWatch | None = None
         watches: list[Watch] = [self._stops, self._changes, self._queues, self._machine]
         if parts.testbed.ovs is not None:
-            self._rules = RuleWatch(parts.testbed.ovs.unixctl, [plane.bridge for plane in parts.cluster.planes])
+            self._rules = RuleWatch(parts.testbed.ovs.unixctls)
             watches.append(self._rules)
         self._sampler = Sampler(watches)
 

@@ -40,7 +40,8 @@ class Parts:
         self.plan, self.ledger = plan, ledger
         self.scratch = ledger.subdirectory(f"{plan.fabric.name}-{plan.seed}"[:40])
         self.cluster = plan.cluster()
-        self.testbed = Testbed(self.cluster, ledger, datapath)
+        daemons = plan.switch_daemons if datapath == "netdev" else 1
+        self.testbed = Testbed(self.cluster, ledger, datapath, switch_daemons=daemons)
         self.captures: Captures | None = None
         self.built = False
         self._controller: ControllerProcess | None = None
@@ -95,7 +96,7 @@ class Parts:
         testbed, cluster, circuits = self.testbed, self.cluster, self.plan.fabric.kind == "ocs"
         log = self.scratch / "controller.jsonl"
         self._controller = ControllerProcess(
-            self.plan.controller(cluster, unixctl=testbed.unixctl if circuits else None, log=log),
+            self.plan.controller(cluster, unixctls=testbed.unixctls, log=log),
             namespace=testbed.namespace("ctl"),
             host=cluster.controller_ip,
             directory=self.scratch,

@@ -7,7 +7,8 @@ process for each.
     4. addresses and qdiscs   one `ip -batch` and one `tc -batch` inside each namespace, a few namespaces at a time
     5. circuit switches       the run's own Open vSwitch, all bridges in one transaction
 
-All circuit switches live in namespace `ovs0`, joined to the controller's node `ctl` by a link of its own for OpenFlow.
+All circuit switches live in namespace `ovs0` (and `ovs1`, .., where several share the planes), each joined to the
+controller's node `ctl` by a link of its own for OpenFlow.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from typing import Any
 from emulation.ledger import RunLedger
 from emulation.links import LinkEnd, creation, differences, link_ends, read_counters
 from emulation.netns import batch, in_each, write_sysctls
-from emulation.ovs import OPENFLOW_PORT, Bridge, OpenVSwitch
+from emulation.ovs import OPENFLOW_PORT, Bridge
+from emulation.switches import CircuitSwitches
 from topologies.nodes import ip_batch
 from topologies.wiring import COMMON_SYSCTLS, WiredTopo
 
 CONTROLLER_NODE = "ctl"
-OVS_NAME = "ovs0"
-# The controller's and the switches' ends of the OpenFlow link.
-OPENFLOW_ADDRESSES = ("10.254.0.1", "10.254.0.2")
+# The controller's end of every OpenFlow link; the switches' are the addresses after it.
+OPENFLOW_NETWORK, CONTROLLER_HOST = "10.254.0", 1
 
 
 class TestbedError(RuntimeError):
@@ -37,39 +38,41 @@ class TestbedError(RuntimeError):
 class Testbed:
     """Realises a `WiredTopo` (such as `Cluster`) under a run's ledger.
 
-    run: the open ledger of the run. datapath: of the circuit switches, "netdev" or "system". Use as a context
-    manager, or call `build` and `close`; when `build` raises, everything it made is gone already. Call from the main
-    thread: the switches die with the thread that started them.
+    run: the open ledger of the run. datapath: of the circuit switches, "netdev" or "system". switch_daemons: how many
+    ovs-vswitchd share the planes. Use as a context manager, or call `build` and `close`; when `build` raises,
+    everything it made is gone already. Call from the main thread: the switches die with the thread that started them.
     """
 
     __test__ = False
 
-    def __init__(self, topo: WiredTopo, run: RunLedger, datapath: str = "netdev") -> None:
+    def __init__(self, topo: WiredTopo, run: RunLedger, datapath: str = "netdev", *, switch_daemons: int = 1) -> None:
         self.topo, self._run, self._datapath = topo, run, datapath
         self._switches = topo.switches()
         nodes = topo.hosts()
         self._namespaces = {node: f"{run.prefix}-{node}" for node in nodes}
-        self._namespaces |= {switch: f"{run.prefix}-{OVS_NAME}" for switch in self._switches}
+        daemons = [f"ovs{number}" for number in range(min(switch_daemons, len(self._switches)))]
+        #: Open vSwitch -> its namespace.
+        self._daemons = {daemon: f"{run.prefix}-{daemon}" for daemon in daemons}
+        self._namespaces |= {
+            switch: self._daemons[daemons[number % len(daemons)]] for number, switch in enumerate(self._switches)
+        }
         self._links = link_ends(topo, self._namespaces)
         self._ends: dict[str, list[LinkEnd]] = defaultdict(list)
         for pair in self._links:
             for end in pair:
                 self._ends[end.namespace].append(end)
-        self.ovs: OpenVSwitch | None = None
+        self.ovs: CircuitSwitches | None = None
         self._built = False
 
     @property
     def openflow_address(self) -> str:
         """The address in `ctl` where the controller must listen for the switches (port 6653)."""
-        return OPENFLOW_ADDRESSES[0]
+        return f"{OPENFLOW_NETWORK}.{CONTROLLER_HOST}"
 
     @property
-    def unixctl(self) -> str:
-        """Control socket of the ovs-vswitchd that holds every plane, for flow-cache purges. Raises TestbedError
-        without circuits."""
-        if self.ovs is None:
-            raise TestbedError("this testbed has no circuit switches, so no ovs-vswitchd to talk to")
-        return str(self.ovs.unixctl)
+    def unixctls(self) -> dict[str, str]:
+        """Bridge -> control socket of the ovs-vswitchd that holds it, for flow-cache purges. Empty without circuits."""
+        return {} if self.ovs is None else {bridge: str(path) for bridge, path in self.ovs.unixctls.items()}
 
     @property
     def _controller(self) -> str:
@@ -79,7 +82,7 @@ class Testbed:
         """Point the switches at the controller, which listens by now; for testbeds built with
         controller_listens=False."""
         if self.ovs is not None:
-            self.ovs.connect(self._bridges(), self._controller)
+            self.ovs.connect(self._controller)
 
     def namespace(self, node: str) -> str:
         """Name of the namespace a node of the topology lives in. Raises KeyError when there is no such node."""
@@ -125,17 +128,19 @@ class Testbed:
         batch("ip", self._link_text(), where="the root namespace")
         in_each(list(nodes), lambda namespace: self._configure(nodes[namespace], namespace))
         if self._switches:
-            self.ovs = OpenVSwitch(self._run, OVS_NAME, self._namespaces[self._switches[0]], self._datapath)
-            self.ovs.start(self._bridges(), self._controller if connect else None)
+            self.ovs = CircuitSwitches(self._run, self._daemons, self._bridges(), self._datapath)
+            self.ovs.start(self._controller if connect else None)
 
     def _sysctls(self, node: str) -> dict[str, str]:
         return COMMON_SYSCTLS if self.topo.isSwitch(node) else self.topo.nodeInfo(node)["sysctls"]
 
     def _link_text(self) -> str:
         text = "".join(creation(first, second) for first, second in self._links)
-        if self._switches:
-            controller, switches = self._namespaces[CONTROLLER_NODE], self._namespaces[self._switches[0]]
-            text += f"link add name openflow netns {controller} type veth peer name openflow netns {switches}\n"
+        for number, namespace in enumerate(self._daemons.values()):
+            controller = self._namespaces[CONTROLLER_NODE]
+            text += (
+                f"link add name openflow{number} netns {controller} type veth peer name openflow netns {namespace}\n"
+            )
         return text
 
     def _configure(self, node: str, namespace: str) -> None:
@@ -143,12 +148,14 @@ class Testbed:
         ends = self._ends[namespace]
         text = "".join(f"link set {end.interface} up\n" for end in ends)
         if self.topo.isSwitch(node):
-            text += "link set lo up\n" + _openflow_text(*reversed(OPENFLOW_ADDRESSES))
+            number = list(self._daemons.values()).index(namespace)
+            text += "link set lo up\n" + _openflow_text("openflow", CONTROLLER_HOST + 1 + number, CONTROLLER_HOST)
         else:
             info = self.topo.nodeInfo(node)
             text += ip_batch(info["addresses"], info["routes"], info["neighbours"])
-            if self._switches and node == CONTROLLER_NODE:
-                text += _openflow_text(*OPENFLOW_ADDRESSES)
+            if node == CONTROLLER_NODE:
+                for number in range(len(self._daemons)):
+                    text += _openflow_text(f"openflow{number}", CONTROLLER_HOST, CONTROLLER_HOST + 1 + number)
         batch("ip", text, where=namespace)
         shaping = [line for end in ends if end.shape for line in end.shape.commands(end.interface)]
         batch("tc", "".join(f"{line}\n" for line in shaping), where=namespace)
@@ -188,6 +195,7 @@ class Testbed:
             self.ovs.check_alive()
 
 
-def _openflow_text(own: str, other: str) -> str:
-    """`ip -batch` text for one end of the link between controller and switches."""
-    return f"link set openflow up\naddress add {own} peer {other}/32 dev openflow\n"
+def _openflow_text(interface: str, own: int, other: int) -> str:
+    """`ip -batch` text for one end of a link between controller and switches."""
+    addresses = f"{OPENFLOW_NETWORK}.{own} peer {OPENFLOW_NETWORK}.{other}/32"
+    return f"link set {interface} up\naddress add {addresses} dev {interface}\n"

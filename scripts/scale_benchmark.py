@@ -35,6 +35,8 @@ GPUS_PER_INSTANCE = 4
 WARMUP_S = 2
 #: Proportional set sizes are read this often: a process's pages are walked for it.
 MEMORY_EVERY_S = 5.0
+#: What others may take of a machine that is called quiet.
+QUIET_PERCENT = 10.0
 
 
 @dataclass(frozen=True)
@@ -266,6 +268,10 @@ def main() -> int:
                     break
             largest = largest_valid(rows, fabric, dilation)
             print(f"largest valid cluster: {fabric} at dilation {dilation:g}: {largest or 'none'} GPUs", flush=True)
+    if (most := max(row.foreign_percent for row in rows)) > QUIET_PERCENT:
+        print(
+            f"other programs took up to {most:.0f} % of the processors: verdicts say so, and these are no measurements"
+        )
     draw(rows, options.artifact_dir / "scale.png")
     print(f"{table} and scale.png beside it")
     return 0

@@ -221,9 +221,9 @@ def test_switches_wait_for_a_controller_and_carry_nothing_without_one(make_testb
         with connection:
             connection.settimeout(5.0)
             assert connection.recv(8)[:2] == b"\x04\x00"  # the hello of OpenFlow 1.3
-    assert Path(testbed.unixctl).is_socket()
+    assert Path(testbed.unixctls["plane0"]).is_socket()
     assert testbed.ovs is not None
-    assert testbed.ovs.vsctl("get", "Bridge", "plane0", "fail_mode").strip() == "secure"
+    assert testbed.ovs.of("plane0").vsctl("get", "Bridge", "plane0", "fail_mode").strip() == "secure"
     silent = socket_in(testbed.namespace("d0"), socket.AF_INET, socket.SOCK_DGRAM)
     sender = socket_in(testbed.namespace("p0"), socket.AF_INET, socket.SOCK_DGRAM)
     with silent, sender:
@@ -242,11 +242,39 @@ def test_tcp_crosses_a_circuit_with_checksum_offload_on(make_testbed):
     (plane,) = cluster.planes
     for a, b in (("p0", "d0"), ("d0", "p0")):
         flow = f"in_port={plane.ports[a]},actions=output:{plane.ports[b]}"
-        target = f"unix:{testbed.ovs.directory}/{plane.bridge}.mgmt"
+        target = f"unix:{testbed.ovs.of(plane.bridge).directory}/{plane.bridge}.mgmt"
         subprocess.run(["ovs-ofctl", "-O", "OpenFlow13", "add-flow", target, flow], check=True)
     p0, d0 = cluster.instances[0], cluster.instances[4]
     path = ProbePath(testbed.namespace("p0"), p0.gpu_ips[0], testbed.namespace("d0"), d0.gpu_ips[0])
     assert check_tcp(path, payload_bytes=300_000) < 1.0
+
+
+def test_planes_are_shared_by_two_open_vswitches(ledger):
+    """Where one ovs-vswitchd is not enough: each in its own namespace, both joined to the one controller."""
+    cluster = demo("ocs", gpus_per_instance=2)
+    with Testbed(cluster, ledger, switch_daemons=2) as testbed:
+        assert {f"{ledger.prefix}-ovs0", f"{ledger.prefix}-ovs1"} <= set(namespaces_with(ledger.prefix))
+        assert len(set(testbed.unixctls.values())) == 2
+        assert testbed.ovs is not None
+        assert set(testbed.ovs.pids()) == {"ovsdb-server", "ovs-vswitchd", "ovsdb-server 1", "ovs-vswitchd 1"}
+        for plane in cluster.planes:
+            rules = [
+                f"in_port={plane.ports[a]},actions=output:{plane.ports[b]}" for a, b in (("p0", "d0"), ("d0", "p0"))
+            ]
+            target = f"unix:{testbed.ovs.of(plane.bridge).directory}/{plane.bridge}.mgmt"
+            for rule in rules:
+                subprocess.run(["ovs-ofctl", "-O", "OpenFlow13", "add-flow", target, rule], check=True)
+        ends = {instance.name: instance.gpu_ips for instance in cluster.instances}
+        for source, target in zip(ends["p0"], ends["d0"], strict=True):
+            check_tcp(ProbePath(testbed.namespace("p0"), source, testbed.namespace("d0"), target))
+        text = "".join(f"route get 10.254.0.{host}\n" for host in (2, 3))
+        assert "openflow0" in (routes := ip(testbed, "ctl", text.rstrip()))
+        assert "openflow1" in routes
+        os.kill(ledger.entries("process")[-1]["pid"], signal.SIGKILL)
+        time.sleep(0.05)
+        with pytest.raises(Exception, match="ended with status -9"):
+            testbed.verify()
+    assert namespaces_with(ledger.prefix) == []
 
 
 def test_kernel_settings_are_those_of_a_host_and_of_a_router(make_testbed):

@@ -105,7 +105,7 @@ def ofctl(*words: str) -> Callable[[FabricRun], None]:
         ovs = run._parts.testbed.ovs
         assert ovs is not None
         plane = run._parts.cluster.planes[0].bridge
-        target = f"unix:{ovs.directory}/{plane}.mgmt"
+        target = f"unix:{ovs.of(plane).directory}/{plane}.mgmt"
         subprocess.run(["ovs-ofctl", "-O", "OpenFlow13", words[0], target, *words[1:]], check=True)
 
     return deed

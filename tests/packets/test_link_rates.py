@@ -182,7 +182,7 @@ def test_a_circuit_carries_the_rate_of_its_nic(make_testbed):
     (plane,) = cluster.planes
     for a, b in (("p0", "d0"), ("d0", "p0")):
         flow = f"in_port={plane.ports[a]},actions=output:{plane.ports[b]}"
-        target = f"unix:{testbed.ovs.directory}/{plane.bridge}.mgmt"
+        target = f"unix:{testbed.ovs.of(plane.bridge).directory}/{plane.bridge}.mgmt"
         subprocess.run(["ovs-ofctl", "-O", "OpenFlow13", "add-flow", target, flow], check=True)
     ips = {instance.name: instance.gpu_ips[0] for instance in cluster.instances}
     path = Path(testbed.namespace("p0"), ips["p0"], testbed.namespace("d0"), ips["d0"])

@@ -9,7 +9,8 @@ import pytest
 from emulation.fabric_plan import FabricPlan, rounds
 from experiments.spec import load
 
-DEMO = Path(__file__).resolve().parents[2] / "experiments" / "demo.yaml"
+EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
+DEMO, SLICE = EXPERIMENTS / "demo.yaml", EXPERIMENTS / "paper" / "slice.yaml"
 
 
 def plan(index: int, *overrides: str) -> FabricPlan:
@@ -47,13 +48,19 @@ def test_a_faster_link_keeps_the_shortest_timeout():
     assert plan(0, "scale.rate_scale=1e-3").rto_min_ms == 40
 
 
+@pytest.mark.parametrize(("dilation", "daemons"), [(1, 2), (2, 1), (4, 1)])
+def test_circuits_that_are_too_much_for_one_switch_get_two(dilation, daemons):
+    experiment = load(SLICE, [f"scale.time_dilation={dilation}"])
+    assert FabricPlan(experiment, experiment.fabrics[-1], seed=1, requests=()).switch_daemons == daemons
+
+
 def test_a_controller_of_circuits_is_told_the_planes_and_of_packets_none():
     circuits = plan(1)
-    told = circuits.controller(circuits.cluster(), unixctl="/x.ctl", log=Path("/log"))
+    told = circuits.controller(circuits.cluster(), unixctls={"plane0": "/x.ctl"}, log=Path("/log"))
     assert told["fabric"]["reconfiguration_s"] == 0.025
     assert set(told["planes"][0]["ports"]) == {"p0", "p1", "p2", "p3", "d0", "d1", "d2"}
     packets = plan(0)
-    told = packets.controller(packets.cluster(), unixctl=None, log=Path("/log"))
+    told = packets.controller(packets.cluster(), unixctls={}, log=Path("/log"))
     assert told["planes"] == []
     assert told["fabric"]["decode_choice"] == "least-loaded"
 
