@@ -15,10 +15,11 @@ from controllers.reservations import Reservations
 from simulation.clock import VirtualClock
 from simulation.constants import Constants
 from simulation.fair_share import FairNetwork
-from simulation.flows import Flow
+from simulation.flows import Flow, FlowNetwork
 from simulation.job import Job, Sent
 from simulation.packet_fabric import PacketFabric
 from simulation.release import Piece, finish_s, first_byte_s
+from simulation.shortest_first import ShortestFirstNetwork
 from workloads.flow_hash import hashed_uplink
 
 OnPart = Callable[[Job, str, float], None]
@@ -71,7 +72,8 @@ class Ceiling:
 
 
 class PacketNetwork:
-    """A leaf-spine: each rank of a transfer is a flow of its own, its uplink chosen by the fabric's rule.
+    """A leaf-spine: each rank of a transfer is a flow of its own, its uplink chosen and its links shared by the
+    fabric's rule.
 
     `recorded`: uplinks by request and rank that an emulation took; they go before the hash. Where a pair keeps its
     connection (`ecmp_unit: pair`) transfers of one pair and rank follow each other.
@@ -81,7 +83,8 @@ class PacketNetwork:
         self, clock: VirtualClock, fabric: PacketFabric, on_part: OnPart, recorded: Mapping[tuple[str, int], int]
     ) -> None:
         self._clock, self._fabric, self._on_part, self._recorded = clock, fabric, on_part, recorded
-        self.flows = FairNetwork(clock, fabric.capacities, peak=fabric.link_bytes_per_s)
+        sharing = ShortestFirstNetwork if fabric.shortest_first else FairNetwork
+        self.flows: FlowNetwork = sharing(clock, fabric.capacities, peak=fabric.link_bytes_per_s)
         self._busy: dict[tuple[str, str, int], list[Callable[[], None]]] = {}
 
     def placed(self, job: Job, now_s: float) -> None:

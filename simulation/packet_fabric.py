@@ -8,20 +8,21 @@ from experiments.spec import Eps, Experiment
 from topologies.cluster import Cluster, Instance
 
 #: Whether a routing hashes each flow onto one uplink, or spreads it over all of them.
-HASHED = {"ecmp": True, "adaptive": False}
+HASHED = {"ecmp": True, "adaptive": False, "srpt": False}
 
 
 class PacketFabric:
     """A leaf-spine with one uplink from every rack to each of `uplinks` spines, every link at the GPU link's rate.
 
     `ecmp` takes one uplink and the same spine's downlink. `adaptive` spreads ideally: the uplinks of a rack are one
-    link of their joint rate, and so are the downlinks to it.
+    link of their joint rate, and so are the downlinks to it. `srpt` has the links of `adaptive`.
     """
 
     def __init__(self, experiment: Experiment, fabric: Eps, cluster: Cluster) -> None:
         if fabric.routing not in HASHED:
             raise ValueError(f"routing {fabric.routing!r}: the twin knows {', '.join(HASHED)}")
         self.hashed = HASHED[fabric.routing]
+        self.shortest_first = fabric.routing == "srpt"
         self.ranks = experiment.cluster.gpus_per_instance
         self.uplinks = experiment.uplinks(fabric)
         self.ecmp_seed, self.ecmp_unit = fabric.ecmp_seed, fabric.ecmp_unit
