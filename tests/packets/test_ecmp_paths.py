@@ -4,10 +4,11 @@ from collections import Counter
 
 import pytest
 
-from emulation.ecmp import FIRST_PORT, LAST_PORT, EcmpError, port_pools
+from emulation.ecmp import FIRST_PORT, LAST_PORT, EcmpError, port_pools, source_ports
 from emulation.links import read_device_counters
-from emulation.netns import in_each
+from emulation.netns import NamespaceError, in_each, run_in
 from emulation.probe import Path, check_tcp
+from emulation.route_lookup import RouteLookup
 from topologies.cluster import Cluster
 
 KV_PORT = 7100
@@ -70,3 +71,33 @@ def test_more_ports_than_the_range_holds_are_refused(make_testbed):
     testbed = make_testbed(cluster)
     with pytest.raises(EcmpError, match=r"p0 to d0, rank 0: .* ask for fewer"):
         port_pools(testbed, cluster, destination_port=KV_PORT, ports_per_uplink=7000)
+
+
+def test_only_the_uplinks_asked_for_get_ports(make_testbed):
+    cluster = cluster_with(4, prefill_instances=1, decode_instances=1)
+    testbed = make_testbed(cluster)
+    route = ("p0", "d0", 0)
+    found = source_ports(testbed, cluster, {route: [0, 3, 0, 1]}, destination_port=KV_PORT)
+    assert [len(ports) for ports in found[route]] == [0, 3, 0, 1]
+    every = source_ports(testbed, cluster, {route: [3, 3, 3, 3]}, destination_port=KV_PORT)
+    assert (found[route][1], found[route][3]) == (every[route][1], every[route][3][:1])
+
+
+@pytest.mark.parametrize(
+    ("destination", "iif", "complaint"),
+    [
+        ("192.0.2.1", "p0-gpu0", r"no route from 10\.64\.\S+ to 192\.0\.2\.1: .*(unreachable|No route)"),
+        ("10.64.0.9", "gpu9", "no interface gpu9 to look up a route"),
+    ],
+)
+def test_a_way_that_is_not_there_is_named(make_testbed, destination, iif, complaint):
+    cluster = cluster_with(2, prefill_instances=1, decode_instances=1)
+    testbed = make_testbed(cluster)
+    source = cluster.instances[0].gpu_ips[0]
+
+    def look() -> list[str]:
+        with RouteLookup() as lookup:
+            return lookup.egress(source, destination, iif=iif, source_ports=[1], destination_port=KV_PORT)
+
+    with pytest.raises(NamespaceError, match=complaint):
+        run_in(testbed.namespace("kl0"), look)
