@@ -85,6 +85,11 @@ def _tenants(experiment: Experiment) -> Iterator[Issue]:
     for i, tenant in enumerate(tenants):
         yield from _tenant((*at, i), tenant)
         yield from _offered((*at, i), tenant, experiment)
+    if experiment.workload.placement == "spread" and experiment.cluster.racks == "mixed":
+        yield Issue(
+            ("workload", "placement"),
+            "'spread' deals nodes of racks that hold one role; with cluster.racks mixed use together",
+        )
     try:
         experiment.owned_instances()
     except ValueError as error:

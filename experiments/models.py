@@ -208,6 +208,10 @@ class Workload(SpecModel):
     window_s: float = Field(gt=0, le=86_400, description="measured window in real seconds")
     warmup_s: float = Field(default=5.0, ge=0, le=86_400, description="warm-up before the window in real seconds")
     tenants: list[Tenant] = Field(min_length=1, description="who asks")
+    placement: Literal["together", "spread"] = Field(
+        default="together",
+        description="which instances a tenant owns: together: the next ones; spread: nodes of every rack in turn",
+    )
 
 
 class Eps(SpecModel):

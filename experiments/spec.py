@@ -118,8 +118,12 @@ class Experiment(SpecModel):
     def owned_instances(self) -> dict[str, OwnedInstances]:
         """The instances of each tenant by name."""
         cluster = self.cluster
+        per_node = self.gpus_per_node // cluster.gpus_per_instance
         return owned_instances(
-            self.tenants, prefill_instances=cluster.prefill_instances, decode_instances=cluster.decode_instances
+            self.tenants,
+            prefill_instances=cluster.prefill_instances,
+            decode_instances=cluster.decode_instances,
+            spread=(cluster.instances_per_rack, per_node) if self.workload.placement == "spread" else None,
         )
 
     def arrivals(self, seed: int) -> Arrivals:

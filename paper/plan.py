@@ -52,6 +52,7 @@ class Part:
 
 _GAIN = ("eps-2to1-ecmp", "eps-3to1-ecmp", "ocs-25ms")
 
+#: In the order they are computed: `fig4c` has the arrivals of `fig3b-128-25`, which workers remember.
 PARTS = (
     Part("fig3a", "3a", "fig3a", over=(_BANDWIDTHS,), quick_over=(_BANDWIDTHS,), quick_sets=QUICK_IDLE),
     Part(
@@ -79,6 +80,19 @@ PARTS = (
         over=("transfer=pull,layerwise", _LOADS),
         quick_over=("transfer=pull,layerwise", "workload.tenants.*.load=0.6"),
     ),
+    Part(
+        "fig4c",
+        "4c",
+        "fig4c",
+        quick_fabrics=(
+            "eps-1to1-srpt",
+            "reuse-25ms",
+            "reuse-100ms",
+            "no-reuse-50ms",
+            "by-load-25ms",
+            "no-reservation-0.01ms",
+        ),
+    ),
     Part("fig3b-128-50", "3b", "fig3b-128-50", over=("transfer=pull,layerwise", _LOADS), quick_over=None),
     Part(
         "fig3b-256-25",
@@ -102,6 +116,22 @@ PARTS = (
     Part("migrated-50", "migrated", "fig3b-128-50", over=("workload.tenants.0.migrate=0.5", _LOADS), fabrics=_GAIN,
          quick_over=None),
     Part("affinity", "migrated", "affinity"),
+    Part(
+        "together-128",
+        "3b",
+        "fig3b-128-25",
+        over=("workload.placement=together",),
+        fabrics=_GAIN,
+        quick_over=None,
+    ),
+    Part(
+        "together-256",
+        "3b",
+        "fig3b-256-25",
+        over=("workload.placement=together",),
+        fabrics=_GAIN,
+        quick_over=None,
+    ),
     Part("fig4a", "4a", "fig4a", quick_sets=()),
     Part(
         "fig4b",
@@ -110,25 +140,7 @@ PARTS = (
         over=("transfer=layerwise,pull", "prefill.median_error=0,0.046,0.1,0.15"),
         quick_over=("transfer=layerwise", "prefill.median_error=0,0.046,0.1"),
     ),
-    Part(
-        "fig4c",
-        "4c",
-        "fig4c",
-        quick_fabrics=(
-            "eps-1to1-srpt",
-            "reuse-25ms",
-            "reuse-100ms",
-            "no-reuse-50ms",
-            "by-load-25ms",
-            "no-reservation-0.01ms",
-        ),
-    ),
 )  # fmt: skip
-
-
-def figures() -> list[str]:
-    """The figures that grids are there for."""
-    return list(dict.fromkeys(part.figure for part in PARTS))
 
 
 def parts_of(chosen: Sequence[str], *, quick: bool) -> list[Part]:

@@ -126,12 +126,11 @@ def _simulate(cell: Cell, path: Path) -> dict[str, Any]:
 
 def _of_arrivals(experiment: Experiment) -> str:
     """The parts of an experiment that its arrivals depend on, as YAML: cells that differ in other parts share them."""
-    ceiling = [{"name": "ceiling", "kind": "none"}]
-    data = experiment.model_dump(mode="json", exclude_none=True) | {"fabrics": ceiling, "transfer": "pull"}
-    return yaml.safe_dump(data, sort_keys=True)
+    data = experiment.model_dump(mode="json", exclude_none=True, exclude={"slo", "scale", "transfer"})
+    return yaml.safe_dump(data | {"name": "arrivals", "fabrics": [{"name": "ceiling", "kind": "none"}]}, sort_keys=True)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=16)  # a window of 128 GPUs holds 5 MB
 def _arrivals(config: str, seed: int) -> Arrivals:
     return Experiment.model_validate(yaml.safe_load(config)).arrivals(seed)
 

@@ -52,14 +52,19 @@ class OwnedInstances:
 
 
 def owned_instances(
-    tenants: Sequence[TenantSpec], *, prefill_instances: int, decode_instances: int
+    tenants: Sequence[TenantSpec],
+    *,
+    prefill_instances: int,
+    decode_instances: int,
+    spread: tuple[int, int] | None = None,
 ) -> dict[str, OwnedInstances]:
     """Split p0.. and d0.. over the tenants by share (largest remainder), in the tenants' order.
 
+    `spread`: (instances of a rack, of a node); tenants are then dealt nodes of every rack in turn (`dealt`).
     Raises ValueError where the shares do not add up to 1 or where a tenant would own no instance of a kind.
     """
-    prefills = _names("p", _split(tenants, prefill_instances, "prefill_instances"))
-    decodes = _names("d", _split(tenants, decode_instances, "decode_instances"))
+    prefills = _names("p", _split(tenants, prefill_instances, "prefill_instances"), spread)
+    decodes = _names("d", _split(tenants, decode_instances, "decode_instances"), spread)
     return {
         tenant.name: OwnedInstances(owned_prefills, owned_decodes)
         for tenant, owned_prefills, owned_decodes in zip(tenants, prefills, decodes, strict=True)
@@ -100,10 +105,20 @@ def _split(tenants: Sequence[TenantSpec], instances: int, what: str) -> list[int
     return counts
 
 
-def _names(prefix: str, counts: Sequence[int]) -> list[tuple[str, ...]]:
+def dealt(instances: int, per_rack: int, per_node: int) -> list[int]:
+    """The numbers of the instances of one role, the first node of every rack first, then the second of each: whoever
+    takes the next ones is spread over the racks."""
+    nodes = -(-instances // per_node)
+    nodes_per_rack = max(1, per_rack // per_node)
+    order = sorted(range(nodes), key=lambda node: (node % nodes_per_rack, node // nodes_per_rack))
+    return [i for node in order for i in range(node * per_node, min((node + 1) * per_node, instances))]
+
+
+def _names(prefix: str, counts: Sequence[int], spread: tuple[int, int] | None) -> list[tuple[str, ...]]:
+    order = range(sum(counts)) if spread is None else dealt(sum(counts), *spread)
     names: list[tuple[str, ...]] = []
     first = 0
     for count in counts:
-        names.append(tuple(f"{prefix}{i}" for i in range(first, first + count)))
+        names.append(tuple(f"{prefix}{i}" for i in sorted(order[first : first + count])))
         first += count
     return names

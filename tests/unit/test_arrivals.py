@@ -124,6 +124,18 @@ def test_whole_quotas_survive_rounding():
     assert {len(o.prefills) for o in owned.values()} == {3}
 
 
+def test_spread_tenants_own_nodes_of_every_rack_in_turn():
+    owned = owned_instances(shares(0.25, 0.25, 0.5), prefill_instances=16, decode_instances=8, spread=(8, 2))
+    assert owned["t0"].prefills == ("p0", "p1", "p8", "p9")  # the first node of each of two racks
+    assert owned["t1"].prefills == ("p2", "p3", "p10", "p11")
+    assert owned["t2"].decodes == ("d4", "d5", "d6", "d7")  # one rack: nothing to spread over
+    everyone = [name for each in owned.values() for name in each.prefills]
+    assert sorted(everyone) == sorted(f"p{i}" for i in range(16))
+    uneven = owned_instances(shares(0.5, 0.5), prefill_instances=7, decode_instances=2, spread=(4, 1))
+    assert uneven["t0"].prefills == ("p0", "p1", "p4", "p5")
+    assert uneven["t1"].prefills == ("p2", "p3", "p6")
+
+
 def test_a_tenant_that_would_own_nothing_is_refused_with_what_would_do():
     with pytest.raises(ValueError, match=r"t0 .*owns 0\.30 of 3 decode_instances.*to 10"):
         owned_instances(shares(0.1, 0.9), prefill_instances=10, decode_instances=3)

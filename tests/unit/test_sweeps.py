@@ -156,6 +156,8 @@ def test_a_cell_is_finished_once_its_last_file_is_there_and_is_not_computed_agai
     assert (place / "ecmp" / "seed1" / "requests.csv").is_file()
     (place / "cell.json").unlink()  # as if the sweep had been killed a moment earlier
     assert unfinished(cells, directory) == [cells[0]]
+    (place / "cell.json").write_text(json.dumps({"digest": "of another"}))
+    assert unfinished(cells, directory) == [cells[0]]
     assert unfinished(cells_of(spec, [], sets=["seeds=[1]", "transfer=layerwise"]), directory)
 
 
