@@ -2,7 +2,8 @@
 make, and no two circuits may share a port.
 
 The controller's rules are one drop-all rule, and for each direction of a circuit one rule from port to port
-(`controllers/switching.py`).
+(`controllers/switching.py`). What the drop-all rule counts is no measure: Open vSwitch credits the last packets of a
+rule that is deleted to the rule that would match them now.
 """
 
 from __future__ import annotations
@@ -16,23 +17,21 @@ from emulation.watch import call_unixctl
 
 _COUNTERS = re.compile(r"^duration=[^,]+, n_packets=(\d+), n_bytes=\d+, (?:idle_age=\d+, )?")
 _CIRCUIT = re.compile(r"priority=100,in_port=([^ ,]+),actions=output:([^ ,]+)$")
-_DROP_ALL = re.compile(r"(?:priority=0,)?actions=drop$")
+_DROP_ALL = re.compile(r"priority=0,actions=drop$")
 _HIDDEN = re.compile(r"^table_id=25[45],")  # what Open vSwitch adds for itself
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What one table holds: circuits as (in port, out port), packets that met no circuit, and rules of others, each
-    with the packets it has matched."""
+    """What one table holds: circuits as (in port, out port), and rules of others, each with the packets it counted."""
 
     circuits: tuple[tuple[str, str], ...]
-    unmatched_packets: int
     foreign: tuple[tuple[str, int], ...]
 
     def faults(self) -> list[str]:
         """What is wrong, in words."""
         found = [
-            f"a rule that the controller did not make: {rule}, which matched {packets} packets"
+            f"a rule that the controller did not make: {rule}, which counted {packets} packets"
             for rule, packets in self.foreign
         ]
         for side, ports in zip(("into", "out of"), zip(*self.circuits, strict=True), strict=False):
@@ -44,7 +43,7 @@ class Rules:
 
 def parse(text: str) -> Rules:
     """Of what `bridge/dump-flows` prints."""
-    circuits, foreign, unmatched = [], [], 0
+    circuits, foreign = [], []
     for line in filter(None, (line.strip() for line in text.splitlines())):
         if _HIDDEN.match(line):
             continue
@@ -53,11 +52,9 @@ def parse(text: str) -> Rules:
         rule = line[counters.end() :] if counters else line
         if circuit := _CIRCUIT.match(rule):
             circuits.append((circuit[1], circuit[2]))
-        elif _DROP_ALL.match(rule):
-            unmatched += packets
-        else:
+        elif not _DROP_ALL.match(rule):
             foreign.append((rule, packets))
-    return Rules(tuple(circuits), unmatched, tuple(foreign))
+    return Rules(tuple(circuits), tuple(foreign))
 
 
 class RuleWatch:
@@ -72,7 +69,6 @@ class RuleWatch:
         """unixctls: bridge -> control socket of its ovs-vswitchd."""
         self._unixctls = dict(unixctls)
         self._faults: dict[str, str] = {}
-        self._unmatched: dict[str, list[int]] = {bridge: [] for bridge in self._unixctls}
 
     def sample(self, now_s: float) -> None:
         """Read every table once, or as many as answer in time. Raises OSError or ValueError where one refuses."""
@@ -82,7 +78,6 @@ class RuleWatch:
             except TimeoutError:
                 return
             rules = parse(text)
-            self._unmatched[bridge].append(rules.unmatched_packets)
             for fault in rules.faults():
                 # the same rule again, with another count: the last one is kept
                 self._faults[f"{bridge}: {fault.partition(', which')[0]}"] = f"{bridge}: {fault}"
@@ -90,9 +85,3 @@ class RuleWatch:
     def faults(self) -> list[str]:
         """Every fault seen, in words."""
         return list(self._faults.values())
-
-    def unmatched_packets(self) -> int | None:
-        """Packets that met no circuit while the watch was on; None without two readings."""
-        if any(len(counts) < 2 for counts in self._unmatched.values()):
-            return None
-        return sum(counts[-1] - counts[0] for counts in self._unmatched.values())

@@ -50,7 +50,6 @@ class Observation:
             queues=self._queues.use(),
             changes=tuple(self._changes.changes()),
             rule_faults=tuple(self._rules.faults()) if self._rules else (),
-            unmatched_packets=self._rules.unmatched_packets() if self._rules else None,
             cost=self._sampler.cost(),
         )
 

@@ -12,12 +12,10 @@ from emulation.sampler import SamplerCost
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What was seen. `rule_faults`: rules on circuit switches that should not be there, in words;
-    `unmatched_packets`: packets that met no circuit (None on other fabrics)."""
+    """What was seen. `rule_faults`: rules on circuit switches that should not be there, in words."""
 
     machine: MachineUse | None = None
     queues: QueueUse | None = None
     changes: tuple[Change, ...] = ()
     rule_faults: tuple[str, ...] = ()
-    unmatched_packets: int | None = None
     cost: SamplerCost | None = None

@@ -111,8 +111,6 @@ def _control(evidence: Evidence, cause: str) -> Iterator[Measure]:
     yield delay("reconfiguration beyond tau, p95", percentile(excess_s, 95), scale)
     if evidence.calibrated_excess_s is not None:
         yield delay("calibrated excess of a switch", evidence.calibrated_excess_s, scale)
-    if (unmatched := evidence.observed.unmatched_packets) is not None:
-        yield Measure("packets that met no circuit", "packets", float(unmatched))
 
 
 def _packets(evidence: Evidence, cause: str) -> Iterator[Measure]:

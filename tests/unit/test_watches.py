@@ -190,17 +190,22 @@ table_id=254, duration=1s, n_packets=0, n_bytes=0, priority=0,reg0=0x1,actions=c
 FOREIGN = "duration=1s, n_packets=5, n_bytes=0, priority=200,tcp,in_port=1,tp_dst=7100,actions=drop\n"
 
 
-def test_the_controllers_own_rules_are_no_fault_and_packets_without_a_circuit_are_counted():
+def test_the_controllers_own_rules_are_no_fault():
     rules = parse(RULES)
-    assert (rules.circuits, rules.unmatched_packets, rules.faults()) == ((("1", "2"), ("2", "1")), 3, [])
+    assert (rules.circuits, rules.faults()) == ((("1", "2"), ("2", "1")), [])
 
 
 def test_a_rule_of_somebody_else_is_a_fault_with_what_it_matched():
     (fault,) = parse(FOREIGN + RULES).faults()
     assert fault == (
-        "a rule that the controller did not make: priority=200,tcp,in_port=1,tp_dst=7100,actions=drop, which matched "
+        "a rule that the controller did not make: priority=200,tcp,in_port=1,tp_dst=7100,actions=drop, which counted "
         "5 packets"
     )
+
+
+def test_a_rule_that_drops_all_before_the_circuits_is_a_fault():
+    first = "duration=1s, n_packets=5, n_bytes=0, actions=drop\n"
+    assert "did not make: actions=drop, which counted 5" in parse(first + RULES).faults()[0]
 
 
 def test_two_circuits_that_share_a_port_are_a_fault():
