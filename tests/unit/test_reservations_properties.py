@@ -54,7 +54,9 @@ class Driver:
         elif self.requests:
             request_id = self.requests[-1 - pick % min(len(self.requests), 4)]
             try:
-                if action == 8:
+                if action == 9:
+                    self.core.sender_lost(PREFILLS[pick % len(PREFILLS)], "killed", self.now_s)
+                elif action == 8:
                     self.core.expire(request_id, "killed", self.now_s)
                 elif action == 7:  # whatever the request's state
                     self.core.last_chunk_started(request_id, self.now_s + (pick % 7) * 0.01, self.now_s)
@@ -118,6 +120,40 @@ class Driver:
                 assert window.live_s == pytest.approx(window.start_s), "reuse never pays tau"
         decodes = list(self.core.standing().values())
         assert len(decodes) == len(set(decodes)), "a port is in two circuits"
+        self._check_conserved()
+
+    def _check_conserved(self) -> None:
+        """Booked time is neither made nor lost: whatever was pushed, pulled, booked anew or given tau back, each open
+        window lies on its own two calendars once, and a booked one has time for exactly what it was booked for."""
+        table = self.core.timetable
+        on: dict[int, list[str]] = {}
+        for name, calendar in table.calendars.items():
+            for window in calendar.windows:
+                on.setdefault(window.id, []).append(name)
+        still_open = {w.id: w for w in self.core.windows.values() if w.state in ("booked", "dark", "live")}
+        assert {number: set(names) for number, names in on.items()} == {
+            number: {window.prefill, window.decode} for number, window in still_open.items()
+        }
+        assert all(len(names) == 2 for names in on.values()), "a window lies on a calendar twice"
+        for window in still_open.values():
+            if window.state == "booked":
+                assert window.end_s - window.live_s == pytest.approx(window.data_s, abs=1e-9)
+        booked_s = [
+            sum(
+                window.end_s - window.start_s
+                for name in names
+                for window in table.calendars[name].windows
+                if window.state == "booked"
+            )
+            for names in (PREFILLS, DECODES)
+        ]
+        assert booked_s[0] == pytest.approx(booked_s[1], abs=1e-6)
+        demanded_s = sum(
+            window.data_s + (TAU_S if window.needs_switch else 0.0)
+            for window in still_open.values()
+            if window.state == "booked"
+        )
+        assert booked_s[0] == pytest.approx(demanded_s, abs=1e-6)
 
 
 @settings(max_examples=300, deadline=None)
@@ -125,7 +161,7 @@ class Driver:
     commit=st.sampled_from(list(commit_rules.BUILT_IN)),
     transfer=st.sampled_from(["pull", "layerwise"]),
     reuse=st.booleans(),
-    steps=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 41), st.integers(0, 60)), min_size=30, max_size=120),
+    steps=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 41), st.integers(0, 60)), min_size=30, max_size=120),
 )
 def test_random_events_never_overlap_windows_nor_leak_one(commit, transfer, reuse, steps):
     driver = Driver(reservations(transfer, reuse, commit))
@@ -139,7 +175,7 @@ def test_random_events_never_overlap_windows_nor_leak_one(commit, transfer, reus
     assert all(load == 0 for load in driver.core.requests.unfinished.values())
 
 
-def brute_force_live_s(prefill: Calendar, decode: Calendar, ask: Ask) -> float:
+def brute_force_live_s(prefill: Calendar, decode: Calendar, ask: Ask, *, reuse: bool) -> float:
     """The earliest live time on a millisecond grid, straight from the rules."""
 
     def last_before(calendar: Calendar, start_ms: int) -> Window | None:
@@ -157,13 +193,19 @@ def brute_force_live_s(prefill: Calendar, decode: Calendar, ask: Ask) -> float:
                 before[0].decode if before[0] else prefill.peer,
                 before[1].prefill if before[1] else decode.peer,
             )
-            if (dark_ms == 0) != (peers == (decode.instance, prefill.instance)):
+            owners = (
+                before[0].request_id if before[0] else prefill.owner,
+                before[1].request_id if before[1] else decode.owner,
+            )
+            stands = peers == (decode.instance, prefill.instance) and (reuse or owners == (ask.request_id,) * 2)
+            if (dark_ms == 0) != stands:
                 continue
             room = True
             for window in {*prefill.windows, *decode.windows}:
                 needs_ms = round(window.start_s * 1e3)
                 after = needs_ms >= start_ms and (window in (_next(prefill, start_ms), _next(decode, start_ms)))
-                disturbed = not window.joins(prefill.instance, decode.instance)
+                undisturbed = window.joins(prefill.instance, decode.instance)
+                disturbed = not (undisturbed and (reuse or window.request_id == ask.request_id))
                 if after and not window.needs_switch and disturbed:
                     needs_ms = round(window.live_s * 1e3) - 25
                 if start_ms < round(window.end_s * 1e3) and end_ms > needs_ms:
@@ -186,18 +228,31 @@ def brute_force_live_s(prefill: Calendar, decode: Calendar, ask: Ask) -> float:
 @settings(max_examples=150, deadline=None)
 @given(
     bookings=st.lists(
-        st.tuples(st.sampled_from(PREFILLS), st.sampled_from(DECODES), st.integers(1, 80), st.integers(0, 400)),
+        st.tuples(
+            st.sampled_from(PREFILLS),
+            st.sampled_from(DECODES),
+            st.integers(1, 80),
+            st.integers(0, 400),
+            st.integers(0, 1),
+        ),
         max_size=12,
     ),
     changes=st.lists(st.tuples(st.integers(0, 11), st.booleans()), max_size=6),
     data_ms=st.integers(1, 120),
     live_min_ms=st.integers(0, 300),
+    reuse=st.booleans(),
+    whose=st.integers(0, 1),
+    stands=st.sampled_from([{}, {"p0": "d0"}, {"p0": "d1"}, {"p1": "d0"}]),
 )
-def test_the_booked_gap_is_the_earliest_that_brute_force_finds(bookings, changes, data_ms, live_min_ms):
-    table = reservations("pull").timetable
-    for number, (prefill, decode, length_ms, live_ms) in enumerate(bookings):
-        table.book(prefill, decode, "all", Ask(f"r{number}", length_ms / 1e3, live_ms / 1e3, 0.0))
-    ask = Ask("new", data_ms / 1e3, live_min_ms / 1e3, 0.0)
+def test_the_booked_gap_is_the_earliest_that_brute_force_finds(
+    bookings, changes, data_ms, live_min_ms, reuse, whose, stands
+):
+    """On calendars of any history; `whose` makes the new booking one of the requests that booked before."""
+    table = reservations("pull", reuse).timetable
+    table.stand(stands)
+    for prefill, decode, length_ms, live_ms, request in bookings:
+        table.book(prefill, decode, "all", Ask(f"r{request}", length_ms / 1e3, live_ms / 1e3, 0.0))
+    ask = Ask(f"r{whose}", data_ms / 1e3, live_min_ms / 1e3, 0.0)
     prefill, decode = table.calendars["p0"], table.calendars["d0"]
     for number, cancelled in changes:  # windows go and move after a search has looked at them
         table.earliest_gap("p0", "d0", ask)
@@ -205,8 +260,10 @@ def test_the_booked_gap_is_the_earliest_that_brute_force_finds(bookings, changes
             table.end(table.windows[number], "expired", "", 0.0)
         elif number in table.windows:
             table.bring_forward(table.windows[number], 0.0, 0.0)
-    gap = earliest_gap(prefill, decode, ask, dark_s=TAU_S, reuse=True)
-    assert gap.live_s == pytest.approx(brute_force_live_s(prefill, decode, ask))
+    gap = earliest_gap(prefill, decode, ask, dark_s=TAU_S, reuse=reuse)
+    assert gap.live_s == pytest.approx(brute_force_live_s(prefill, decode, ask, reuse=reuse))
+    assert gap.live_s - gap.start_s == pytest.approx(0.0 if gap.stands else TAU_S)
+    assert gap.end_s - gap.live_s == pytest.approx(ask.data_s)
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,20 @@ def test_v6_a_booking_that_leaves_no_room_for_tau_goes_behind():
     assert milliseconds(b) == (300.0, 300.0, 400.0)
 
 
+@pytest.mark.parametrize(
+    ("data_ms", "stranger", "own"),
+    [(120, (125.0, 150.0, 270.0), (275.0, 300.0, 400.0)), (145, (400.0, 425.0, 570.0), (300.0, 300.0, 400.0))],
+)
+def test_without_reuse_another_request_of_the_same_pair_takes_the_circuit_from_its_owner(data_ms, stranger, own):
+    """V6 between two parts of one request: the circuit is the same, but not whose it is."""
+    table = Timetable({"p1": ["d1"]}, dark_s=0.025, reuse=False)
+    table.book("p1", "d1", "head", Ask("A", 0.100, 0.0, 0.0))
+    tail = table.book("p1", "d1", "tail", Ask("A", 0.100, 0.300, 0.0))
+    assert not tail.needs_switch
+    inserted = table.book("p1", "d1", "all", Ask("B", data_ms / 1e3, 0.0, 0.0))
+    assert (milliseconds(inserted), milliseconds(tail)) == (stranger, own)
+
+
 def test_cancelling_the_window_that_set_a_circuit_up_gives_tau_back_to_its_successor():
     table = Timetable({"p1": ["d1"]}, dark_s=0.025, reuse=True)
     first = table.book("p1", "d1", "all", Ask("A", 0.100, 0.0, 0.0))
