@@ -109,6 +109,37 @@ def test_a_signal_interrupts_once():
         signalled(signal.SIGTERM)  # ignored: the tear-down goes on
 
 
+class Doomed:
+    """Its destructor gets a signal: what a handler raises there, the interpreter drops."""
+
+    def __del__(self) -> None:
+        signalled(signal.SIGTERM)
+
+
+def test_an_interrupt_that_the_interpreter_drops_is_raised_again():
+    def run() -> None:
+        Doomed()
+        for _ in range(500):
+            time.sleep(0.01)
+
+    with interruptible(), pytest.raises(Interrupted, match="SIGTERM"):
+        run()
+
+
+def test_an_interrupt_that_is_dropped_waits_for_a_shielded_block_too():
+    done = []
+
+    def tear_down() -> None:
+        Doomed()
+        with shielded():
+            time.sleep(0.2)
+            done.append("to the end")
+
+    with interruptible(), pytest.raises(Interrupted, match="SIGTERM"):
+        tear_down()
+    assert done == ["to the end"]
+
+
 def test_a_signal_in_a_shielded_block_waits_for_its_end():
     done = []
 
