@@ -32,6 +32,10 @@ _WHAT = {
 }
 _INDEX_AT = {16: 4, 17: 4, 20: 4, 21: 4}  # struct ifinfomsg, struct ifaddrmsg; 4 in struct tcmsg too, none in a route
 _TRAFFIC = range(36, 46)
+RTM_NEWLINK = 16
+#: Flags of a link that a capture sets and that change nothing for its packets: IFF_PROMISC, IFF_ALLMULTI.
+_HARMLESS_FLAGS = 0x100 | 0x200
+_LINK = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, flags, mask of the flags that changed
 RECEIVE_BYTES = 1 << 17
 
 
@@ -91,7 +95,7 @@ def described(datagram: bytes, node: str, interfaces: Mapping[int, str]) -> Sequ
     found = []
     for kind, payload in messages(datagram):
         what = _WHAT.get(kind)
-        if what is None:
+        if what is None or (kind == RTM_NEWLINK and _only_captured(payload)):
             continue
         where = node
         if kind in _TRAFFIC:
@@ -100,3 +104,9 @@ def described(datagram: bytes, node: str, interfaces: Mapping[int, str]) -> Sequ
             where = f"{node} {interfaces.get(struct.unpack_from('=i', payload, _INDEX_AT[kind])[0], '?')}"
         found.append((where, what))
     return found
+
+
+def _only_captured(payload: memoryview) -> bool:
+    """Whether all that changed is that somebody listens to a link, or no longer."""
+    changed = _LINK.unpack_from(payload)[4]
+    return bool(changed) and not changed & ~_HARMLESS_FLAGS

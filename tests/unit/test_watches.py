@@ -171,6 +171,14 @@ def test_announcements_of_the_kernel_are_put_in_words():
     ]
 
 
+def test_a_link_that_somebody_listens_to_has_not_changed():
+    def link(changed: int) -> bytes:
+        return MESSAGE.pack(MESSAGE.size + 16, 16, 0, 0, 0) + struct.pack("=BxHiII", 0, 1, 3, 0x1043, changed)
+
+    assert described(link(0x100) + link(0x200), "p0", {3: "gpu0"}) == []
+    assert described(link(0x101) + link(0), "p0", {3: "gpu0"}) == [("p0 gpu0", "a link was set")] * 2
+
+
 def test_attributes_are_padded_to_four_bytes_and_may_be_nested():
     text = struct.pack("=HH6sxx", 10, 1, b"bfifo\0") + struct.pack("=HHI", 8, 7 | 0x8000, 60_000)
     (kind, payload), *rest = messages(traffic(36, 3, text))
