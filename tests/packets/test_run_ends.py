@@ -1,4 +1,4 @@
-"""A whole run from the command line, and every way it can end: nothing of it remains."""
+"""A whole run from the command line as a user starts it, and its ends. Every other end is drilled in test_drills.py."""
 
 from __future__ import annotations
 
@@ -125,20 +125,13 @@ def test_a_short_run_writes_every_artifact(tmp_path: Path) -> None:
     assert yaml.safe_load((out / "config.yaml").read_text())["name"] == "demo"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("moment", ["eps-2to1-ecmp: build", "ocs-25ms: connect", "ocs-25ms: run"])
-def test_an_interrupted_run_removes_everything_and_says_so(
-    tmp_path: Path, number: signal.Signals, code: int, moment: str
-) -> None:
+def test_an_interrupted_run_removes_everything_and_says_so(tmp_path: Path) -> None:
     run = heliograph("run", "experiments/demo.yaml", *SHORT, "--artifact-dir", str(tmp_path / "out"))
-    wait_for(run, moment)
-    time.sleep(0.3)
-    began_s = time.monotonic()
-    run.send_signal(number)
-    output, _ = run.communicate(timeout=20)
-    assert time.monotonic() - began_s < 10
-    assert run.returncode == code, output
-    assert f"interrupted by {number.name}" in output
+    wait_for(run, "eps-2to1-ecmp: connect")
+    run.send_signal(signal.SIGINT)
+    output, _ = run.communicate(timeout=60)
+    assert run.returncode == 130, output
+    assert "interrupted by SIGINT" in output
     assert "Traceback" not in output
 
 
@@ -154,11 +147,9 @@ def test_a_second_run_refuses_while_one_is_alive(tmp_path: Path) -> None:
     first.communicate(timeout=20)
 
 
-@pytest.mark.parametrize("moment", ["eps-2to1-ecmp: build", "ocs-25ms: run"])
-def test_clean_removes_what_a_killed_run_left(tmp_path: Path, moment: str) -> None:
+def test_clean_removes_what_a_killed_run_left(tmp_path: Path) -> None:
     run = heliograph("run", "experiments/demo.yaml", *SHORT, "--artifact-dir", str(tmp_path / "out"))
-    wait_for(run, moment)
-    time.sleep(0.15)
+    wait_for(run, "eps-2to1-ecmp: connect")
     run.kill()
     run.communicate(timeout=10)
     foreign = f"hgffff-{os.getpid()}"  # looks like ours, but no ledger lists it
@@ -170,27 +161,3 @@ def test_clean_removes_what_a_killed_run_left(tmp_path: Path, moment: str) -> No
         assert foreign in namespaces()
     finally:
         subprocess.run(["ip", "netns", "del", foreign], check=True)
-
-
-@pytest.mark.parametrize(
-    ("victim", "says"),
-    [("emulation.agents.zygote", "agent"), ("ryu_manager", "controller"), ("ovs-vswitchd", "ovs-vswitchd")],
-)
-def test_a_process_that_dies_ends_the_run_with_a_reason(tmp_path: Path, victim: str, says: str) -> None:
-    run = heliograph("run", "experiments/demo.yaml", *SHORT, "--artifact-dir", str(tmp_path / "out"))
-    wait_for(run, "ocs-25ms: run")
-    time.sleep(2.0)
-    pid = next(int(line.split(":")[0]) for line in processes() if victim in line)
-    began_s = time.monotonic()
-    os.kill(pid, signal.SIGKILL)
-    output, _ = run.communicate(timeout=60)
-    assert run.returncode in (1, MACHINE_TOO_BUSY), output
-    assert "Traceback" not in output
-    verdicts = {entry["name"]: entry for entry in json.loads((tmp_path / "out" / "summary.json").read_text())["runs"]}
-    entry = verdicts["ocs-25ms"]
-    assert entry["verdict"] == "invalid"
-    assert any(says in reason for reason in entry["reasons"]), entry["reasons"]
-    counts = entry["requests"]
-    assert counts["offered"] == counts["completed"] + counts["failed"] + counts["unfinished"]
-    assert "ocs-25ms-no-reuse" not in verdicts, "a run that was cut short does not go on"
-    assert time.monotonic() - began_s < 15
