@@ -9,7 +9,8 @@ what HTB counts, whole GSO packets segment by segment. So HTB's rate is goodput 
 
 HTB serves leaf classes of one priority by deficit round robin as long as they borrow: their own rate is next to
 nothing, their ceiling the link's rate. So 16 sources on a link share it equally, and one alone has all of it. Among
-classes of different priority the first one that has a packet sends it.
+classes of different priority the first one that has a packet sends it. Hosts of such links send no TCP timestamps
+(`topologies.wiring.UNORDERED_SYSCTLS`), so a segment carries 1,460 bytes there.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 from emulation import marks
 
 MSS_BYTES = 1448
+MSS_WITHOUT_TIMESTAMPS_BYTES = 1460
 SEGMENT_BYTES = 1514
 GSO_MAX_BYTES = 9000
 CLASSES = 16
@@ -31,6 +33,9 @@ QUEUES = ("drr", "fifo", "priority")
 MIN_GOODPUT_BPS, MAX_GOODPUT_BPS = 150e3, 20e9
 # 60 KB at 36 Mbit/s: 30 KB made cubic stall for an RTO there. In packets it is the same for slower (dilated) links.
 QUEUE_S, MIN_QUEUE_BYTES = 0.01275, 60_000
+# A queue of a priority that is not served fills with what its senders still let out, and one that drops the end of that
+# leaves them waiting for a timeout: it holds two send buffers (`emulation.transfer`: 50 ms each).
+PRIORITY_QUEUES = 8
 # Credit an idle link collects, in time and at least. HTB lets a class go into debt for one packet, so a burst need not
 # hold a whole GSO packet; one that does (10.6 KB) lets 2 % of a 546 KB transfer out free, measured at 36 Mbit/s.
 BURST_S, MIN_BURST_BYTES = 0.0005, 2 * SEGMENT_BYTES
@@ -80,9 +85,14 @@ class Shape:
             raise ShapingError(f"gso_max_bytes is {self.gso_max_bytes}: give {MSS_BYTES} to 65536")
 
     @property
+    def mss_bytes(self) -> int:
+        """Payload of a full segment."""
+        return MSS_WITHOUT_TIMESTAMPS_BYTES if self.queue == "priority" else MSS_BYTES
+
+    @property
     def wire_bps(self) -> int:
         """Bits per second HTB must count for this goodput; whole bytes, as the kernel keeps them."""
-        return round(self.goodput_bps * SEGMENT_BYTES / MSS_BYTES / 8) * 8
+        return round(self.goodput_bps * SEGMENT_BYTES / self.mss_bytes / 8) * 8
 
     @property
     def gso_wire_bytes(self) -> int:
@@ -97,7 +107,8 @@ class Shape:
     @property
     def queue_bytes(self) -> int:
         """Limit of a queue: a queue that cannot take one GSO packet drops it for ever."""
-        return max(MIN_QUEUE_BYTES, 2 * self.gso_wire_bytes, round(self.wire_bps / 8 * QUEUE_S))
+        fair = max(MIN_QUEUE_BYTES, 2 * self.gso_wire_bytes, round(self.wire_bps / 8 * QUEUE_S))
+        return fair * (PRIORITY_QUEUES if self.queue == "priority" else 1)
 
     def _leaves(self) -> list[Leaf]:
         """The leaf classes that share the link, in the order of their minor ids; `fifo` has none but its one queue."""

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 from topologies.circuit import GpuNic, Plane, add_plane
 from topologies.fabric import LeafSpineFabric
-from topologies.wiring import WiredTopo, ipv4
+from topologies.wiring import UNORDERED_SYSCTLS, WiredTopo, ipv4
 
 FABRICS = ("eps", "ocs", "none")
 MAX_RANKS = 16
 # A queue of 12.75 ms drains in three times that when three sources share a link: at 20 ms that alone is a timeout, at
 # 40 none was seen in 355 transfers of the demo.
 RTO_MIN_MS = 40
-# Where others may go first, what is queued waits as long as they take: 40 ms were a timeout (a spurious one) each time.
-PRIORITY_RTO_MIN_MS = 1000
+# Where others may go first, what is queued waits as long as they take: each time 40 ms were a timeout, a spurious one.
+PRIORITY_RTO_MIN_MS = 5000
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ class Cluster(WiredTopo):
     racks: "apart" (a rack holds one role) or "mixed" (both in turn: where all fit into one, no KV crosses an uplink).
     kv_goodput_bps: emulated TCP payload rate of a KV link each way, bits per second; None = unshaped. queue: "drr" or
     "fifo" at the routers of the packet fabric, or "priority" at them and at its GPU NICs. host_spines: of the host
-    network. rto_min_ms: TCP's minimum RTO on KV routes, at least PRIORITY_RTO_MIN_MS with the queue "priority". Raises ValueError on a combination that cannot be wired.
+    network. rto_min_ms: TCP's minimum RTO on KV routes, at least PRIORITY_RTO_MIN_MS with the queue "priority". Raises
+    ValueError on a combination that cannot be wired.
     """
 
     instances: tuple[Instance, ...]
@@ -170,6 +171,8 @@ class Cluster(WiredTopo):
             source_mask=uplink_mask,
         )
         for instance in self.instances:
+            if queue == "priority":
+                self.nodeInfo(instance.name)["sysctls"] |= UNORDERED_SYSCTLS
             for rank, ip in enumerate(instance.gpu_ips):
                 fabric.attach(
                     instance.rack,

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from emulation import marks
 from emulation.shaping import Shape, ShapingError, answers, class_ceilings
+from emulation.transfer import SEND_BUFFER_S
 
 DEMO = Shape(36e6)
 
@@ -74,6 +75,15 @@ def test_priority_has_a_class_for_each_level_in_order_and_what_is_unmarked_goes_
             assert [prio for (value, mask), prio in marked.items() if (header | ecn) & mask == value] == [level]
     assert priority == {"1:10": 0}
     assert [words[-1] for words in lines[:1]] == ["10"], "unmarked packets go to class 1:10"
+
+
+def test_without_timestamps_a_segment_carries_1460_bytes():
+    assert Shape(36e6, "priority").wire_bps == pytest.approx(36e6 * 1514 / 1460, abs=8)
+
+
+def test_a_queue_that_is_not_served_holds_what_two_send_buffers_let_out():
+    shape = Shape(360e6, "priority")
+    assert shape.queue_bytes >= 2 * SEND_BUFFER_S * shape.goodput_bps / 8
 
 
 def test_there_are_as_many_levels_as_the_kernel_has_priorities():

@@ -279,7 +279,13 @@ def test_where_both_roles_fit_into_one_rack_no_kv_crosses_an_uplink():
 
 def test_where_others_go_first_a_late_acknowledgement_is_no_timeout():
     assert kv_timeouts_ms(demo()) == {40}
-    assert kv_timeouts_ms(demo(pooled=True, queue="priority")) == {1000}
+    assert kv_timeouts_ms(demo(pooled=True, queue="priority")) == {5000}
+
+
+def test_hosts_whose_packets_overtake_each_other_send_no_timestamps():
+    for cluster, expected in ((demo(), None), (demo(pooled=True, queue="priority"), "0")):
+        for instance in cluster.instances:
+            assert cluster.nodeInfo(instance.name)["sysctls"].get("net.ipv4.tcp_timestamps") == expected
 
 
 def kv_timeouts_ms(cluster: Cluster) -> set[int | None]:
