@@ -33,6 +33,8 @@ def simulate(
     from simulation.experiment_run import simulate_experiment
 
     found = checked(experiment, overrides or [], seed, dry_run=dry_run)
+    if found.cluster.link_delay_us:
+        typer.echo("the twin has no propagation delay: cluster.link_delay_us is left out")
     try:
         delays = Constants() if constants is None else read_constants(constants)
         directory = RunDirectory.create(found.name, artifact_dir=artifact_dir)

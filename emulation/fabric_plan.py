@@ -39,6 +39,11 @@ class FabricPlan:
         return self.scale.emulated_bytes_per_s(self.experiment.kv_goodput_bytes_per_s) * 8
 
     @property
+    def link_delay_s(self) -> float:
+        """Propagation delay of a KV link each way, wall seconds."""
+        return self.scale.wall_s(self.experiment.cluster.link_delay_us / 1e6)
+
+    @property
     def rto_min_ms(self) -> int:
         """TCP's minimum RTO on KV routes, in wall milliseconds.
 

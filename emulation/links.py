@@ -28,11 +28,12 @@ class LinkEnd:
     small_gso: bool
 
 
-def link_ends(topo: Any, namespace_of: dict[str, str]) -> list[tuple[LinkEnd, LinkEnd]]:
+def link_ends(topo: Any, namespace_of: dict[str, str], delay_s: float = 0.0) -> list[tuple[LinkEnd, LinkEnd]]:
     """The links of a topology (any `WiredTopo`) with the namespace each end lives in.
 
     A host's end and a router's end of a link with a goodput are shaped; a circuit switch adds nothing: one port, one
-    circuit, so the sender's NIC has set the rate already. Raises ShapingError on a rate tc cannot make.
+    circuit, so the sender's NIC has set the rate already, and delays by the links on both sides of the switch.
+    delay_s: propagation delay of a link with a goodput, wall seconds. Raises ShapingError on a rate tc cannot make.
     """
     ends = []
     for node1, node2, info in topo.links(withInfo=True):
@@ -43,7 +44,8 @@ def link_ends(topo: Any, namespace_of: dict[str, str]) -> list[tuple[LinkEnd, Li
             if goodput_bps is not None and not topo.isSwitch(node):
                 routed = issubclass(topo.nodeInfo(node)["cls"], Router)
                 queue = info["queue"] if routed or info["queue"] == "priority" else "fifo"
-                shape = Shape(goodput_bps, queue, info["source_mask"])
+                links = 2 if topo.isSwitch(peer) else 1
+                shape = Shape(goodput_bps, queue, info["source_mask"], delay_s=links * delay_s)
             name, mac, role = info[f"intfName{side}"], info[f"addr{side}"], info[f"role{side}"]
             pair.append(LinkEnd(node, namespace_of[node], name, mac, peer, role, shape, goodput_bps is not None))
         ends.append((pair[0], pair[1]))

@@ -41,7 +41,7 @@ class Parts:
         self.scratch = ledger.subdirectory(f"{plan.fabric.name}-{plan.seed}"[:40])
         self.cluster = plan.cluster()
         daemons = plan.switch_daemons if datapath == "netdev" else 1
-        self.testbed = Testbed(self.cluster, ledger, datapath, switch_daemons=daemons)
+        self.testbed = Testbed(self.cluster, ledger, datapath, switch_daemons=daemons, link_delay_s=plan.link_delay_s)
         self.captures: Captures | None = None
         self.built = False
         self._controller: ControllerProcess | None = None

@@ -7,14 +7,28 @@ kernel is asked for a congestion control.
 from __future__ import annotations
 
 from emulation.fabric_plan import FabricPlan
-from emulation.preflight import available_congestion_controls, congestion_control_works
+from emulation.preflight import available_congestion_controls, congestion_control_works, netem_works
 from emulation.shaping import MAX_GOODPUT_BPS, MIN_GOODPUT_BPS, Shape, ShapingError
 from experiments.spec import Experiment
 
 
 def refusals(experiment: Experiment) -> list[str]:
     """A line for each thing that cannot be emulated: spec path, value, what is allowed, remedy. Empty when all can."""
-    return [*_rate(experiment), *_wiring(experiment), *_congestion_controls(experiment)]
+    return [*_rate(experiment), *_wiring(experiment), *_congestion_controls(experiment), *_link_delay(experiment)]
+
+
+def _link_delay(experiment: Experiment) -> list[str]:
+    delay_us = experiment.cluster.link_delay_us
+    if not delay_us or all(fabric.kind == "none" for fabric in experiment.fabrics):
+        return []
+    if FabricPlan(experiment, experiment.fabrics[0], experiment.seeds[0], ()).link_delay_s < 1e-6:
+        return [f"cluster.link_delay_us: {delay_us:g} us is less than the 1 us that netem can make; leave it out"]
+    if netem_works():
+        return []
+    return [
+        f"cluster.link_delay_us: {delay_us:g} us of delay needs the qdisc netem, and this kernel has none (sch_netem); "
+        "leave it out, or use a stock kernel: that of the virtual machine (vagrant up) has it"
+    ]
 
 
 def _congestion_controls(experiment: Experiment) -> list[str]:

@@ -171,6 +171,13 @@ def available_congestion_controls() -> list[str]:
     return available.read_text().split() if available.exists() else []
 
 
+def netem_works() -> bool:
+    """Whether links can be given a propagation delay. Tried where this user may make a network namespace; else judged
+    by the module."""
+    result = probe_kernel().get("netem")
+    return result.succeeded if result is not None else module_available("sch_netem")
+
+
 def _open_vswitch() -> Capability:
     why = "switches the circuits"
     absent = [binary for binary in OPEN_VSWITCH_BINARIES if which(binary) is None]

@@ -36,6 +36,10 @@ QUEUE_S, MIN_QUEUE_BYTES = 0.01275, 60_000
 # A queue of a priority that is not served fills with what its senders still let out, and one that drops the end of that
 # leaves them waiting for a timeout: it holds two send buffers (`emulation.transfer`: 50 ms each).
 PRIORITY_QUEUES = 8
+# Longer than any propagation delay at the largest dilation that a run is made with.
+MAX_DELAY_S = 10.0
+# A leaf class's queue behind a delay has the handle of the class plus this.
+DELAYED = 0x100
 # Credit an idle link collects, in time and at least. HTB lets a class go into debt for one packet, so a burst need not
 # hold a whole GSO packet; one that does (10.6 KB) lets 2 % of a 546 KB transfer out free, measured at 36 Mbit/s.
 BURST_S, MIN_BURST_BYTES = 0.0005, 2 * SEGMENT_BYTES
@@ -61,13 +65,15 @@ class Shape:
 
     goodput_bps: TCP payload, bits per second. queue: "drr" | "fifo" | "priority". source_mask: source-address bits
     (IPv4, as a 32-bit number) that choose among at most 16 classes of drr. gso_max_bytes: largest packet the senders
-    build; the queue holds at least one. Raises ShapingError on a rate or mask that cannot be made.
+    build; the queue holds at least one. delay_s: propagation delay, wall seconds; 0 is none and needs no netem. Raises
+    ShapingError on a rate, mask or delay that cannot be made.
     """
 
     goodput_bps: float
     queue: str = "fifo"
     source_mask: int = 0
     gso_max_bytes: int = GSO_MAX_BYTES
+    delay_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.goodput_bps) and MIN_GOODPUT_BPS <= self.goodput_bps <= MAX_GOODPUT_BPS):
@@ -83,6 +89,8 @@ class Shape:
             )
         if not MSS_BYTES <= self.gso_max_bytes <= 65_536:
             raise ShapingError(f"gso_max_bytes is {self.gso_max_bytes}: give {MSS_BYTES} to 65536")
+        if not 0 <= self.delay_s <= MAX_DELAY_S:
+            raise ShapingError(f"delay of {self.delay_s} s: give 0 to {MAX_DELAY_S:g}")
 
     @property
     def mss_bytes(self) -> int:
@@ -137,7 +145,7 @@ class Shape:
             return [
                 *lines,
                 f"class add dev {interface} parent 1:1 classid 1:10 htb rate {rate} {shared}",
-                f"qdisc add dev {interface} parent 1:10 handle 10: bfifo limit {self.queue_bytes}b",
+                *self._buffer(interface, 0x10),
             ]
         own = f"{max(8_000, round(self.wire_bps * LEAF_SHARE / 8) * 8)}bit"
         for number, priority, match in self._leaves():
@@ -145,11 +153,33 @@ class Shape:
             lines += [
                 f"class add dev {interface} parent 1:1 classid 1:{minor} htb {prio}rate {own} ceil {rate} "
                 f"burst {SEGMENT_BYTES}b cburst {burst} quantum {self.gso_wire_bytes}",
-                f"qdisc add dev {interface} parent 1:{minor} handle {minor}: bfifo limit {self.queue_bytes}b",
+                *self._buffer(interface, number),
             ]
             if match is not None:
                 lines.append(f"filter add dev {interface} parent 1: protocol ip prio 1 u32 {match} flowid 1:{minor}")
         return lines
+
+    def _buffer(self, interface: str, minor: int) -> list[str]:
+        """The queue of leaf class 1:`minor`, and before it the link's delay.
+
+        A packet waits out the delay first and then for its turn: so the queue's limit counts only what waits for the
+        link, as behind a delay of the medium. netem's own limit, in packets, is never met: it could hold the link's
+        rate in packets of 64 bytes.
+        """
+        if not self.delay_s:
+            return [f"qdisc add dev {interface} parent 1:{minor:x} handle {minor:x}: bfifo limit {self.queue_bytes}b"]
+        packets = 1000 + math.ceil(self.wire_bps / 8 * self.delay_s / 64)
+        inner = minor + DELAYED
+        return [
+            f"qdisc add dev {interface} parent 1:{minor:x} handle {minor:x}: "
+            f"netem delay {self.delay_us}us limit {packets}",
+            f"qdisc add dev {interface} parent {minor:x}:1 handle {inner:x}: bfifo limit {self.queue_bytes}b",
+        ]
+
+    @property
+    def delay_us(self) -> int:
+        """The delay as netem is told it."""
+        return round(self.delay_s * 1e6)
 
     def check(self, where: str, qdiscs: list[dict[str, Any]], ceilings: dict[str, float]) -> list[str]:
         """What differs between this shape and what the kernel holds; empty when nothing does.
@@ -165,6 +195,12 @@ class Shape:
         limits = [qdisc["options"]["limit"] for qdisc in qdiscs if qdisc["kind"] == "bfifo"]
         if limits != [self.queue_bytes] * leaves:
             wrong.append(f"{where}: bfifo limits are {limits} bytes, not {leaves} x {self.queue_bytes}")
+        delays_s = [qdisc["options"]["delay"]["delay"] for qdisc in qdiscs if qdisc["kind"] == "netem"]
+        wanted_s = [self.delay_us / 1e6] * (leaves if self.delay_s else 0)
+        if len(delays_s) != len(wanted_s) or any(abs(found_s - wanted_s[0]) > 1e-6 for found_s in delays_s):
+            wrong.append(
+                f"{where}: netem delays are {delays_s} s, not {leaves if self.delay_s else 0} x {self.delay_s}"
+            )
         for name in ["1:1"] + [f"1:{0x10 + number:x}" for number in range(leaves)]:
             # tc rounds what it prints to a few digits, hence the tolerance.
             if abs(ceilings.get(name, 0.0) - self.wire_bps) > self.wire_bps * 1e-3:

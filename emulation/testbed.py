@@ -39,13 +39,22 @@ class Testbed:
     """Realises a `WiredTopo` (such as `Cluster`) under a run's ledger.
 
     run: the open ledger of the run. datapath: of the circuit switches, "netdev" or "system". switch_daemons: how many
-    ovs-vswitchd share the planes. Use as a context manager, or call `build` and `close`; when `build` raises,
+    ovs-vswitchd share the planes. link_delay_s: propagation delay each way of links with a goodput, wall seconds.
+    Use as a context manager, or call `build` and `close`; when `build` raises,
     everything it made is gone already. Call from the main thread: the switches die with the thread that started them.
     """
 
     __test__ = False
 
-    def __init__(self, topo: WiredTopo, run: RunLedger, datapath: str = "netdev", *, switch_daemons: int = 1) -> None:
+    def __init__(
+        self,
+        topo: WiredTopo,
+        run: RunLedger,
+        datapath: str = "netdev",
+        *,
+        switch_daemons: int = 1,
+        link_delay_s: float = 0.0,
+    ) -> None:
         self.topo, self._run, self._datapath = topo, run, datapath
         self._switches = topo.switches()
         nodes = topo.hosts()
@@ -56,7 +65,7 @@ class Testbed:
         self._namespaces |= {
             switch: self._daemons[daemons[number % len(daemons)]] for number, switch in enumerate(self._switches)
         }
-        self._links = link_ends(topo, self._namespaces)
+        self._links = link_ends(topo, self._namespaces, link_delay_s)
         self._ends: dict[str, list[LinkEnd]] = defaultdict(list)
         for pair in self._links:
             for end in pair:

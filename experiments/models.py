@@ -120,6 +120,12 @@ class Cluster(SpecModel):
     )
     link_gbps: float = Field(default=400, gt=0, description="rate of a GPU's KV link in Gbit/s, real")
     link_efficiency: Share = Field(default=0.9, description="goodput / link rate, a share above 0 and at most 1")
+    link_delay_us: float = Field(
+        default=0.0,
+        ge=0,
+        le=10_000,
+        description="propagation delay of a KV link in real us, each way; needs netem, and the twin leaves it out",
+    )
 
 
 class Model(SpecModel):
