@@ -8,23 +8,18 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from emulation.fabric_plan import FabricPlan
+from emulation.faults import clock_offsets, in_records, of_clocks, seen
 from emulation.observed import Observed
 from emulation.scale import ScaleModel
 from emulation.unscaled import Quantities
 from results.merge import Frames
-from results.metrics import faster_than_line
 from topologies.cluster import PRIORITY_RTO_MIN_MS, RTO_MIN_MS
 
 if TYPE_CHECKING:
     from emulation.paths import PathProbe
 
-#: A receiver may count what a shaper let out as one burst, and what arrived with the first byte, in no time at all.
-BURST_BYTES = 3 * 65_536
 #: Shorter transfers say more of their first and last packet than of their link.
 LONG_TRANSFER_BYTES = 500_000
-CLOCK_ROUNDING_S = 1e-6
-#: How far an agent's clock may be off the others', real seconds: what a message between two processes may take.
-CLOCK_OFFSET_S = 0.005
 
 
 @dataclass(slots=True)
@@ -150,59 +145,12 @@ def gather(
         calibration=calibration,
         faults=[
             *faults,
-            *_faults(plan, frames, errors, controller_events),
-            *_seen(observed, t0_s),
-            *_clocks(offsets_s, scale),
+            *in_records(plan, frames, errors, controller_events),
+            *seen(observed, t0_s),
+            *of_clocks(offsets_s, scale),
         ],
         notes=[*_notes(plan), *(probe.notes if probe else ()), *(observed.cost.failures if observed.cost else ())],
     )
-
-
-def clock_offsets(
-    readings: Mapping[str, Sequence[tuple[float, float]]], t0_s: float | None, time_dilation: float
-) -> dict[str, float]:
-    """How far each agent's run clock is behind the others' (wall seconds; negative: ahead).
-
-    A reading is late by what its message took, which is little but now and then, so the median counts: it does not hide
-    a clock that was right at first. What all agents have in common is our own.
-    """
-    if t0_s is None:
-        return {}
-    behind_s = {
-        agent: median(heard_s - t0_s - run_s * time_dilation for heard_s, run_s in pairs)
-        for agent, pairs in readings.items()
-        if pairs
-    }
-    common_s = median(behind_s.values()) if behind_s else 0.0
-    return {agent: late_s - common_s for agent, late_s in behind_s.items()}
-
-
-def _clocks(offsets_s: Mapping[str, float], scale: ScaleModel) -> list[str]:
-    limit_s = scale.wall_s(CLOCK_OFFSET_S)
-    return _few(
-        "a clock is wrong",
-        [
-            f"agent {agent}'s is {abs(offset_s) * 1e3:.1f} ms {'behind' if offset_s > 0 else 'ahead of'} the others'; "
-            f"{limit_s * 1e3:g} ms are allowed. Its times, and every duration that begins or ends there, are off"
-            for agent, offset_s in offsets_s.items()
-            if abs(offset_s) > limit_s
-        ],
-    )
-
-
-def _seen(observed: Observed, t0_s: float | None) -> list[str]:
-    """What was seen while the clock was on and must not happen: changes, foreign rules, stopped processes."""
-    t0_s = 0.0 if t0_s is None else t0_s
-    stops = observed.machine.stops if observed.machine else ()
-    found = _few(
-        "a process was stopped",
-        [f"{stop.name}, {stop.at_s - t0_s:.1f} s after the start, for about {stop.seconds:.1f} s" for stop in stops],
-    )
-    found += _few("the circuit switches held", observed.rule_faults)
-    changes = [
-        f"{change.where}: {change.what}, {change.at_s - t0_s:.1f} s after the start" for change in observed.changes
-    ]
-    return found + _few("the network was changed while the run was on", changes)
 
 
 def _quantities(
@@ -227,39 +175,6 @@ def _quantities(
     )
 
 
-def _faults(
-    plan: FabricPlan,
-    frames: Frames,
-    errors: Sequence[Mapping[str, Any]],
-    controller_events: Sequence[Mapping[str, Any]],
-) -> list[str]:
-    found = []
-    if frames.unaccounted:
-        found.append(f"{frames.unaccounted} requests are not accounted for: no record says what became of them")
-    found += _few("records contradict each other", frames.inconsistencies)
-    found += _few("an agent reported", [f"{e.get('agent')}: {e.get('where')}: {e.get('text')}" for e in errors])
-    faults = [str(event.get("reason")) for event in controller_events if event.get("event") == "fault"]
-    found += _few("the controller reported", faults)
-    found += _few("dark for less than tau", _too_short(plan, controller_events))
-    rate = plan.experiment.kv_goodput_bytes_per_s
-    burst_bytes = BURST_BYTES / plan.scale.rate_scale
-    found += _few("bytes and times do not fit", faster_than_line(frames.transfers, rate, allowance_bytes=burst_bytes))
-    return found
-
-
-def _too_short(plan: FabricPlan, controller_events: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Reconfigurations whose dark time, or wait, was shorter than the delay: the circuit was live too early."""
-    tau_s = getattr(plan.fabric, "reconfiguration_s", 0.0)
-    found = []
-    for event in controller_events:
-        if event.get("event") != "switch":
-            continue
-        waited_s = min(float(event["dark_s"]), float(event.get("steps_s", {}).get("dark_wait", event["dark_s"])))
-        if waited_s < tau_s - CLOCK_ROUNDING_S:
-            found.append(f"window {event['window']} waited {waited_s * 1e3:.3f} ms of {tau_s * 1e3:g} ms")
-    return found
-
-
 def _circuit_rates(plan: FabricPlan, frames: Frames) -> list[float]:
     """Achieved over configured rate of the long transfers that had a circuit to themselves, first to last byte.
 
@@ -272,11 +187,6 @@ def _circuit_rates(plan: FabricPlan, frames: Frames) -> list[float]:
     )
     rates = long["bytes"] / (long["last_byte_s"] - long["first_byte_s"])
     return [float(rate) / plan.experiment.kv_goodput_bytes_per_s for rate in rates]
-
-
-def _few(what: str, lines: Sequence[str], most: int = 3) -> list[str]:
-    shown = [f"{what}: {line}" for line in lines[:most]]
-    return [*shown, f"{what}: and {len(lines) - most} more"] if len(lines) > most else shown
 
 
 def _notes(plan: FabricPlan) -> list[str]:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from emulation.changes import Change
-from emulation.evidence import clock_offsets, gather
+from emulation.evidence import gather
 from emulation.fabric_plan import FabricPlan
+from emulation.faults import clock_offsets
 from emulation.fidelity import Evidence, judge
 from emulation.machine import MachineUse, Stop, nearest_rank
 from emulation.observed import Observed
@@ -128,7 +129,7 @@ def test_an_agent_whose_clock_is_off_is_named_whatever_our_own_delay():
 def test_what_was_seen_and_must_not_happen_is_a_fault():
     observed = Observed(
         machine=use(stops=(Stop("ovs-vswitchd", 103.0, 0.2),)),
-        changes=(Change(104.0, "p0 gpu0", "a class was set"),),
+        changes=(Change(104.0, "p0 gpu0", "a class was set"), Change(105.0, "p0 gpu0", "a class was set")),
         rule_faults=("plane0: a rule that the controller did not make: priority=200,in_port=1,actions=drop",),
     )
     assert gathered(observed=observed).faults == [
