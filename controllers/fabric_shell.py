@@ -7,6 +7,7 @@ their own.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -24,6 +25,8 @@ from controllers.purge import UnixctlError
 from controllers.reconfiguration import Switches
 from controllers.reservations import Reservations
 from controllers.timing import RunClock
+
+LOG = logging.getLogger(__name__)
 
 # How far an event's own time may be from ours, wall seconds. A late event is served (the verdict judges lateness); one
 # off by more than this comes from another clock.
@@ -226,10 +229,18 @@ class FabricShell:
         up whatever it had asked for. Nothing that is reserved for it will be used."""
         if self.clock is None or self._keeper is None:
             return
-        assert isinstance(self._core, Reservations)
-        lost = self._core.sender_lost(instance, f"{instance} is gone: its grant stream has ended", self.clock.now_s())
+        core, now_s = self._core, self.clock.now_s()
+        assert isinstance(core, Reservations)
+        reason = f"{instance} is gone: its grant stream has ended"
+        # at once: an instance that listens again may ask anew, and what it asks for then is none of this
+        try:
+            lost = self._checked(lambda at_s: core.sender_lost(instance, reason, at_s), now_s)
+        except Exception as error:
+            LOG.exception("freeing what was reserved for %s", instance)
+            self.fail(f"controller: {reason}: {type(error).__name__}: {error}")
+            return
         if lost:
-            self._log.write("sender-lost", t_s=self.clock.now_s(), prefill=instance, requests=lost)
+            self._log.write("sender-lost", t_s=now_s, prefill=instance, requests=lost)
             self._keeper.advance()
 
     def _event(self, at_s: float, decide: Callable[[float], Answer]) -> Answer:

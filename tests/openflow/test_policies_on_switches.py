@@ -42,6 +42,10 @@ class Raises(Reservations):
     def last_chunk_started(self, request_id, predicted_end_s, now_s):
         return {}["no such key"]
 
+class HoldsOn(Reservations):
+    def expire(self, request_id, reason, now_s):
+        raise KeyError("never let go")
+
 class Elsewhere(Reservations):
     def last_chunk_started(self, request_id, predicted_end_s, now_s):
         super().last_chunk_started(request_id, predicted_end_s, now_s)
@@ -149,3 +153,17 @@ def test_a_plugin_that_fails_is_named_with_its_traceback_and_never_hangs(
         assert time.monotonic() - began_s < 2
         for text in [*says, f"{plugins}:{name}"]:
             assert text in str(fault.value)
+
+
+def test_a_commit_rule_that_fails_where_a_sender_has_died_is_a_fault_of_the_run(
+    tmp_path: Path, plugins: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Connected(tmp_path, commit=f"{plugins}:HoldsOn") as fabric:
+        stream = fabric.shell.listen("p0")
+        fabric.ask("r0", "p0")
+        fabric.wait(lambda: fabric.state("r0") == "live")
+        stream.close()
+        assert fabric.shell.fault
+        for text in [f"commit rule {plugins}:HoldsOn failed", "KeyError: 'never let go'"]:
+            assert text in fabric.shell.fault
+    caplog.clear()
