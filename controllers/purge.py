@@ -4,6 +4,10 @@ A barrier orders the OpenFlow tables, not the cache in front of them: packets ke
 learnt in the dark, until the entry is revalidated. `revalidator/purge` empties the cache and answers when it is empty.
 The protocol is JSON-RPC without framing over a Unix socket (ovs-appctl(8)); a socket of our own takes 0.5 to 5 ms, a
 forked `ovs-appctl` 11.
+
+In user space the thread that meets an unknown packet looks its rule up and caches it in one go. The kernel's datapath
+hands such a packet up to a handler thread instead: one that looked its rule up before the tables changed may cache it
+after a purge. So there the cache is purged again once every handler must have finished.
 """
 
 from __future__ import annotations
@@ -19,6 +23,10 @@ from ryu.lib import hub
 
 class UnixctlError(Exception):
     """The control socket could not be reached, did not answer in time, or refused the command."""
+
+
+#: A handler looks up and caches a batch of packets in well under a millisecond; wall seconds.
+HANDLERS_S = 0.003
 
 
 class Unixctl:
@@ -76,8 +84,9 @@ class _FlowCache:
     """The cache of one daemon. Callers that come while a purge runs share the next one: theirs has to start after they
     asked."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, handlers_s: float = 0.0) -> None:
         self._unixctl = Unixctl(path)
+        self._handlers_s = handlers_s
         self._next: green_event.Event | None = None
         self._running = False
 
@@ -94,6 +103,9 @@ class _FlowCache:
             done, self._next = self._next, None
             try:
                 self._unixctl.call("revalidator/purge")
+                if self._handlers_s:
+                    hub.sleep(self._handlers_s)
+                    self._unixctl.call("revalidator/purge")
             except UnixctlError as error:
                 done.send_exception(error)
             else:
@@ -102,10 +114,11 @@ class _FlowCache:
 
 
 class FlowCaches:
-    """The flow caches of every daemon that carries a plane."""
+    """The flow caches of every daemon that carries a plane. handlers_s: how long a handler thread may take to cache
+    what it has looked up; 0 where there are none (user space)."""
 
-    def __init__(self, paths: Iterable[str]) -> None:
-        self._caches = {path: _FlowCache(path) for path in dict.fromkeys(paths)}
+    def __init__(self, paths: Iterable[str], handlers_s: float = 0.0) -> None:
+        self._caches = {path: _FlowCache(path, handlers_s) for path in dict.fromkeys(paths)}
 
     def purge(self) -> None:
         """Empty all of them at once and return when all are empty; raises UnixctlError."""

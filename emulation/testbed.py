@@ -74,6 +74,11 @@ class Testbed:
         self._built = False
 
     @property
+    def datapath(self) -> str:
+        """Of the circuit switches: "netdev" or "system"."""
+        return self._datapath
+
+    @property
     def openflow_address(self) -> str:
         """The address in `ctl` where the controller must listen for the switches (port 6653)."""
         return f"{OPENFLOW_NETWORK}.{CONTROLLER_HOST}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from ryu.lib import hub
 
-from controllers.purge import FlowCaches, Unixctl, UnixctlError, _FlowCache
+from controllers.purge import HANDLERS_S, FlowCaches, Unixctl, UnixctlError, _FlowCache
 
 Serve = Callable[[Callable[[socket.socket, dict[str, Any]], None]], str]
 
@@ -113,6 +114,19 @@ def test_one_daemon_that_carries_several_planes_is_purged_once(serve: Serve) -> 
     path = serve(reply)
     FlowCaches([path, path, path]).purge()
     assert calls == ["revalidator/purge"]
+
+
+def test_where_handlers_may_cache_late_the_cache_is_purged_again_after_they_are_done(serve: Serve) -> None:
+    calls: list[float] = []
+
+    def reply(connection: socket.socket, request: dict[str, Any]) -> None:
+        assert request["method"] == "revalidator/purge"
+        calls.append(time.monotonic())
+        connection.sendall(answer(request))
+
+    FlowCaches([serve(reply)], HANDLERS_S).purge()
+    assert len(calls) == 2
+    assert calls[1] - calls[0] >= HANDLERS_S
 
 
 def test_callers_that_come_during_a_purge_share_the_next_one(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,12 @@ class CircuitSwitch:
     """Builds everything on `start` and removes all of it on `stop`."""
 
     def __init__(
-        self, directory: Path, prefills: Sequence[str], decodes: Sequence[str], fabric: dict[str, Any]
+        self,
+        directory: Path,
+        prefills: Sequence[str],
+        decodes: Sequence[str],
+        fabric: dict[str, Any],
+        datapath: str = "netdev",
     ) -> None:
         self.directory = directory
         self.log = directory / "controller.jsonl"
@@ -100,6 +105,7 @@ class CircuitSwitch:
                     "ports": {name: port for port, name in enumerate(self._names, start=1)},
                 }
             ],
+            "datapath": datapath,
             "log": str(self.log),
         }
 
@@ -198,8 +204,8 @@ class CircuitSwitch:
         _until(lambda: _listens(socket_path), "ovsdb-server's socket")
         self.vsctl("--no-wait", "init", "--", "set", "Open_vSwitch", ".", "other_config:userspace-tso-enable=true")
         self.spawn("ovs-vswitchd", f"unix:{socket_path}", f"--unixctl={directory}/vswitchd.ctl", **quiet)
-        bridge = ["add-br", "plane0", "--", "set", "bridge", "plane0", "datapath_type=netdev", "fail_mode=secure"]
-        bridge += ["protocols=OpenFlow13", "other-config:datapath-id=0000000000000001"]
+        bridge = ["add-br", "plane0", "--", "set", "bridge", "plane0", f"datapath_type={self._config['datapath']}"]
+        bridge += ["fail_mode=secure", "protocols=OpenFlow13", "other-config:datapath-id=0000000000000001"]
         for port, name in enumerate(self._names, start=1):
             bridge += ["--", "add-port", "plane0", name, "--", "set", "interface", name, f"ofport_request={port}"]
         bridge += ["--", "set-controller", "plane0", f"tcp:127.0.0.1:{_OPENFLOW_PORT}"]
