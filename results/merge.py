@@ -184,23 +184,26 @@ def _transfer_rows(book: _Book, rate_scale: float) -> list[dict[str, Any]]:
     for name, by_rank in book.transfers.items():
         prefill = book.prefill.get(name, {}).get("prefill") or book.gateway.get(name, {}).get("prefill") or ""
         for rank, record in sorted(by_rank.items()):
-            sender = book.senders.get((name, rank), {})
-            # The receiver's word goes before the sender's; only the sender knows its uplink and TCP's counters.
-            seen = {key: value for each in (sender, record) for key, value in each.items() if value is not None}
-            emulated = seen.get("emulated_bytes", seen["bytes"])
-            port = str(seen.get("connection", "")).rpartition(":")[2]
+            sender, seen = book.senders.get((name, rank)), record
+            if sender is not None:  # a simulation has none
+                # The receiver's word goes before the sender's; only the sender knows its uplink and TCP's counters.
+                seen = {key: value for each in (sender, record) for key, value in each.items() if value is not None}
+            emulated = seen.get("emulated_bytes")
+            port = str(seen.get("connection") or "").rpartition(":")[2]
             rows.append(
                 {
                     "request": name,
                     "rank": rank,
                     "prefill": prefill,
                     "decode": record.get("decode") or "",
-                    "bytes": seen["bytes"] if "emulated_bytes" in seen else round(emulated / rate_scale),
-                    "emulated_bytes": emulated,
+                    "bytes": round(seen["bytes"] / rate_scale) if emulated is None else seen["bytes"],
+                    "emulated_bytes": seen["bytes"] if emulated is None else emulated,
                     "first_byte_s": record.get("first_byte_s"),
                     "last_byte_s": record.get("last_byte_s"),
                     "source_port": int(port) if port.isdecimal() else seen.get("source_port"),
-                    **{key: seen.get(key) for key in ("uplink", "retransmits", "rtos")},
+                    "uplink": seen.get("uplink"),
+                    "retransmits": seen.get("retransmits"),
+                    "rtos": seen.get("rtos"),
                 }
             )
     return rows

@@ -12,6 +12,7 @@ import yaml
 from experiments.spec import Experiment, Fabric
 from results.accounting import account_run
 from results.artifacts import RunDirectory, provenance
+from results.collisions import account_ecmp
 from results.metrics import summarise
 from results.report import write_report
 from results.summary import RunSummary, Summary
@@ -98,7 +99,8 @@ def summary_of(experiment: Experiment, fabric: Fabric, seed: int, result: TwinRe
         prefill_duration_s=experiment.timing.duration_s,
         ttft_multiple=experiment.slo.ttft_multiple,
         verdict="valid",
-        accounting=account_run(experiment, fabric.kind, result.frames.requests, result.frames.circuits),
+        accounting=account_run(experiment, fabric.kind, result.frames.requests, result.frames.circuits)
+        | account_ecmp(experiment, fabric, result.frames.transfers),
     )
 
 

@@ -29,7 +29,9 @@ RETRY_S = 0.001
 
 
 class Network(Protocol):
-    """A KV fabric in virtual time."""
+    """A KV fabric in virtual time; `alike`: rank 0 stands for every rank of a transfer."""
+
+    alike: bool
 
     def placed(self, job: Job, now_s: float) -> None:
         """The KV of `job` may move."""
@@ -51,6 +53,8 @@ def parts_of(job: Job) -> list[str]:
 
 class Ceiling:
     """No network: KV arrives the moment it exists, so all of it has at the prefill's end."""
+
+    alike = True
 
     def __init__(self, clock: VirtualClock, on_part: OnPart) -> None:
         self._clock, self._on_part = clock, on_part
@@ -83,6 +87,7 @@ class PacketNetwork:
         self, clock: VirtualClock, fabric: PacketFabric, on_part: OnPart, recorded: Mapping[tuple[str, int], int]
     ) -> None:
         self._clock, self._fabric, self._on_part, self._recorded = clock, fabric, on_part, recorded
+        self.alike = fabric.alike
         sharing = ShortestFirstNetwork if fabric.shortest_first else FairNetwork
         self.flows: FlowNetwork = sharing(clock, fabric.capacities, peak=fabric.link_bytes_per_s)
         self._busy: dict[tuple[str, str, int], list[Callable[[], None]]] = {}
@@ -90,7 +95,8 @@ class PacketNetwork:
     def placed(self, job: Job, now_s: float) -> None:
         """Every rank starts; the transfer is over with the slowest."""
         assert job.placement is not None
-        missing = set(range(self._fabric.ranks))
+        ranks = 1 if self.alike else self._fabric.ranks
+        missing = set(range(ranks))
 
         def arrived(rank: int, at_s: float) -> None:
             job.ranks[rank].last_byte_s = at_s
@@ -99,7 +105,7 @@ class PacketNetwork:
                 for part in parts_of(job):
                     self._on_part(job, part, at_s)
 
-        for rank in range(self._fabric.ranks):
+        for rank in range(ranks):
             self._send(job, rank, arrived)
 
     def _send(self, job: Job, rank: int, arrived: Callable[[int, float], None]) -> None:
@@ -148,6 +154,8 @@ class CircuitNetwork:
 
     All ranks of an instance switch and send alike, so one of them stands for all.
     """
+
+    alike = True
 
     def __init__(
         self,

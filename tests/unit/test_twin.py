@@ -124,6 +124,20 @@ def test_adaptive_routing_lets_flows_pass_each_other(tmp_path):
     assert ttft_ms(twin(case, turn("r0"), turn("r1"))) == [312.292, 312.292]
 
 
+@pytest.mark.parametrize("routing", ["adaptive", "srpt"])
+def test_four_ranks_over_a_pool_of_two_uplinks_take_twice_as_long(tmp_path, routing):
+    case = experiment(tmp_path, EPS | {"uplinks": 2, "routing": routing}, gpus_per_instance=4)
+    result = twin(case, turn("r1"))
+    assert ttft_ms(result) == [433.716]
+    assert len(result.frames.transfers) == 4
+    assert result.links.groupby("role")["goodput_bps"].max().to_dict() == {
+        "gpu-nic": 360e9,
+        "leaf-to-gpu": 360e9,
+        "uplink": 720e9,
+        "downlink": 720e9,
+    }
+
+
 def test_uplinks_are_those_of_the_agents_hash_and_recorded_ones_go_first(tmp_path):
     case = experiment(tmp_path, EPS | {"uplinks": 4, "ecmp_seed": 7}, gpus_per_instance=2)
     turns = [turn(f"r{number}", 1_000.0 * number) for number in range(8)]
@@ -157,8 +171,10 @@ def test_transfers_of_a_pair_that_keeps_its_connection_follow_each_other(tmp_pat
     assert ttft_ms(shared) == pytest.approx([t_ms + b_ms + (b_ms - t_ms), t_ms + 2 * b_ms], abs=2e-3)
 
 
-def test_every_byte_that_was_to_move_crossed_each_tier_once(tmp_path):
-    case = experiment(tmp_path, EPS | {"uplinks": 3}, prefill_instances=3, decode_instances=3, gpus_per_instance=2)
+@pytest.mark.parametrize("routing", ["ecmp", "adaptive", "srpt"])
+def test_every_byte_that_was_to_move_crossed_each_tier_once(tmp_path, routing):
+    fabric = EPS | {"uplinks": 3, "routing": routing}
+    case = experiment(tmp_path, fabric, prefill_instances=3, decode_instances=3, gpus_per_instance=2)
     result = twin(case, *(turn(f"r{number}", 40.0 * number) for number in range(9)))
     whole = result.frames.transfers["bytes"].sum()
     assert whole == 9 * 2 * case.kv.rank_bytes(66_700)
