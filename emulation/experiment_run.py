@@ -20,6 +20,7 @@ from emulation.ledger import RunLedger, clean, dead_runs
 from experiments.spec import Experiment, Fabric
 from results.accounting import account_run, part_bytes_of, with_sizes
 from results.artifacts import RunDirectory, provenance
+from results.collisions import account_ecmp, with_collisions
 from results.metrics import summarise
 from results.progress import ProgressView
 from results.report import write_report
@@ -137,6 +138,8 @@ def _run_fabric(
         result = run.run(shield)
     frames = result.frames
     frames.circuits = with_sizes(frames.circuits, frames.requests, part_bytes_of(plan.experiment.kv))
+    if plan.fabric.kind == "eps" and plan.fabric.routing == "ecmp":
+        frames.transfers = with_collisions(frames.transfers, plan.experiment.racks())
     for table, frame in (("requests", frames.requests), ("transfers", frames.transfers), ("links", result.links)):
         run_directory.write_table(name, seed, table, frame)
     run_directory.write_table(name, seed, "circuits", frames.circuits)
@@ -159,5 +162,6 @@ def _summary(plan: FabricPlan, result: FabricResult, requests: Sequence[Request]
         ttft_multiple=experiment.slo.ttft_multiple,
         verdict=result.fidelity["verdict"],
         reasons=result.fidelity["reasons"],
-        accounting=account_run(experiment, plan.fabric.kind, result.frames.requests, result.frames.circuits),
+        accounting=account_run(experiment, plan.fabric.kind, result.frames.requests, result.frames.circuits)
+        | account_ecmp(experiment, plan.fabric, result.frames.transfers),
     )

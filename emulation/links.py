@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from emulation.netns import batch
 from emulation.shaping import GSO_MAX_BYTES, Shape, answers, class_ceilings
@@ -62,13 +62,23 @@ def creation(first: LinkEnd, second: LinkEnd) -> str:
     return f"link add {end(first)} type veth peer {end(second)}\n"
 
 
-def read_device_counters() -> dict[str, tuple[int, int, int]]:
-    """Interface -> (bytes, packets, drops) sent, in the calling thread's namespace. No process is started for it."""
+class DeviceCounters(NamedTuple):
+    """What an interface has counted: whole GSO packets, not their segments."""
+
+    tx_bytes: int
+    tx_packets: int
+    tx_drops: int
+    rx_bytes: int
+    rx_packets: int
+
+
+def read_device_counters() -> dict[str, DeviceCounters]:
+    """Counters of every interface of the calling thread's namespace. No process is started for it."""
     counters = {}
     for line in Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]:
         name, _, numbers = line.partition(":")
-        fields = numbers.split()
-        counters[name.strip()] = int(fields[8]), int(fields[9]), int(fields[11])
+        fields = [int(field) for field in numbers.split()]
+        counters[name.strip()] = DeviceCounters(fields[8], fields[9], fields[11], fields[0], fields[1])
     return counters
 
 
@@ -86,8 +96,8 @@ def read_counters(ends: Sequence[LinkEnd]) -> list[dict[str, Any]]:
         roots[end.interface] = next((qdisc for qdisc in qdiscs if qdisc.get("root")), None)
     rows = []
     for end in ends:
-        tx_bytes, tx_packets, drops = devices[end.interface]
-        overlimits = 0
+        device = devices[end.interface]
+        tx_bytes, tx_packets, drops, overlimits = device.tx_bytes, device.tx_packets, device.tx_drops, 0
         root = roots.get(end.interface)
         if root is not None:
             tx_bytes, tx_packets, overlimits = root["bytes"], root["packets"], root["overlimits"]
@@ -104,9 +114,22 @@ def read_counters(ends: Sequence[LinkEnd]) -> list[dict[str, Any]]:
                 "tx_packets": tx_packets,
                 "drops": drops,
                 "overlimits": overlimits,
+                "device_tx_packets": device.tx_packets,
+                "rx_bytes": device.rx_bytes,
+                "rx_packets": device.rx_packets,
             }
         )
     return rows
+
+
+def lost_packets(rows: Sequence[Mapping[str, Any]], router: str) -> int:
+    """Packets that a router has taken in and neither sent nor dropped by a queue; negative: those it made itself.
+
+    Whole GSO packets, which a KV path keeps whole. Of a fabric at rest; routers of a KV fabric send nothing of their
+    own.
+    """
+    ends = [row for row in rows if row["node"] == router]
+    return sum(row["rx_packets"] - row["device_tx_packets"] - row["drops"] for row in ends)
 
 
 def differences(ends: Sequence[LinkEnd]) -> list[str]:

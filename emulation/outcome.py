@@ -62,6 +62,7 @@ def collect(plan: FabricPlan, parts: Parts, seen: Seen, failure: str | None, dat
             parts.testbed.verify()
         except Exception as error:
             faults.append(f"after the run: {error}")
+    _add_backlogs(rows, seen)
     events = parts.stop_controller()
     records = parts.fleet.records if has_agents and started else never_sent(plan)
     frames = merge(
@@ -97,6 +98,14 @@ def collect(plan: FabricPlan, parts: Parts, seen: Seen, failure: str | None, dat
         faults=faults,
     )
     return FabricResult(frames, LINKS.frame(rows), judge(evidence) | audit, failure)
+
+
+def _add_backlogs(rows: list[dict[str, Any]], seen: Seen) -> None:
+    """The largest backlog that was sampled while the clock was on; nothing where nobody looked."""
+    queues = seen.observed.queues
+    for row in rows:
+        if queues is not None and row["wire_bps"] is not None:
+            row["largest_backlog_bytes"] = queues.backlog_bytes.get(f"{row['node']} {row['interface']}")
 
 
 def never_sent(plan: FabricPlan) -> list[dict[str, Any]]:

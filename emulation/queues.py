@@ -19,7 +19,8 @@ QUEUE_STATS = struct.Struct("=IIIII")  # struct gnet_stats_queue: qlen, backlog,
 @dataclass(frozen=True, slots=True)
 class QueueUse:
     """Of all samples: the largest backlog (emulated bytes), its share of the queue's limit and its link; the share of
-    samples that found a queue more than half full; drops by link while the watch was on."""
+    samples that found a queue more than half full; drops by link while the watch was on; the
+    largest backlog of all queues of a link together, by link ("node interface")."""
 
     samples: int
     largest_backlog_bytes: int
@@ -27,6 +28,7 @@ class QueueUse:
     largest_at: str
     half_full_percent: float
     drops: dict[str, int] = field(default_factory=dict)
+    backlog_bytes: dict[str, int] = field(default_factory=dict)
 
 
 class QueueWatch:
@@ -49,11 +51,13 @@ class QueueWatch:
         self._last: dict[tuple[str, int], int] = {}
         self._samples = self._half_full = 0
         self._largest = (0, 0.0, "")
+        self._backlog_bytes: dict[str, int] = {}
 
     def sample(self, now_s: float) -> None:
         """Read every queue once."""
         self._samples += 1
         half_full = False
+        now_bytes: dict[str, int] = {}
         for namespace, opened in self._sockets.items():
             for index, handle, found in qdiscs(opened):
                 link = self._names.get((namespace, index))
@@ -62,11 +66,14 @@ class QueueWatch:
                 _, backlog, drops, _, _ = QUEUE_STATS.unpack_from(attributes(found[TCA_STATS2])[TCA_STATS_QUEUE])
                 share = backlog / FIFO_LIMIT.unpack_from(found[TCA_OPTIONS])[0]
                 half_full |= share > 0.5
+                now_bytes[link] = now_bytes.get(link, 0) + backlog
                 if backlog > self._largest[0]:
                     self._largest = (backlog, share, link)
                 self._first.setdefault((link, handle), drops)
                 self._last[link, handle] = drops
         self._half_full += half_full
+        for link, backlog in now_bytes.items():
+            self._backlog_bytes[link] = max(self._backlog_bytes.get(link, 0), backlog)
 
     def close(self) -> None:
         """Close the sockets."""
@@ -82,4 +89,6 @@ class QueueWatch:
             lost = count - self._first[link, handle]
             if lost > 0:
                 drops[link] = drops.get(link, 0) + lost
-        return QueueUse(self._samples, *self._largest, 100 * self._half_full / self._samples, drops)
+        return QueueUse(
+            self._samples, *self._largest, 100 * self._half_full / self._samples, drops, self._backlog_bytes
+        )

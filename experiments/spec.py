@@ -34,6 +34,7 @@ from experiments.models import (
 )
 from experiments.source import Source, read
 from experiments.timing import read_timing
+from topologies.cluster import racks_of
 from workloads import arrivals as arrivals_module
 from workloads.arrivals import Arrivals
 from workloads.kv import KvModel, kv_model
@@ -114,6 +115,12 @@ class Experiment(SpecModel):
             each for fabric in self.fabrics for each in (fabric.by_hash_seed() if isinstance(fabric, Eps) else [fabric])
         ]
         return self if len(fabrics) == len(self.fabrics) else self.model_copy(update={"fabrics": fabrics})
+
+    def racks(self) -> dict[str, int]:
+        """The rack of each instance."""
+        cluster = self.cluster
+        counts = {"prefill": cluster.prefill_instances, "decode": cluster.decode_instances}
+        return racks_of(counts, cluster.instances_per_rack, cluster.racks == "mixed")
 
     def owned_instances(self) -> dict[str, OwnedInstances]:
         """The instances of each tenant by name."""

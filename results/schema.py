@@ -123,6 +123,8 @@ TRANSFERS = Table(
         "uplink": INTEGER,
         "retransmits": INTEGER,
         "rtos": INTEGER,
+        "shared_s": REAL,
+        "sharers": INTEGER,
     },
 )
 SWITCH_STEPS = ("remove", "barrier", "purge", "dark_wait", "install", "barrier2", "purge2")
@@ -161,6 +163,10 @@ LINKS = Table(
         "tx_packets": INTEGER,
         "drops": INTEGER,
         "overlimits": INTEGER,
+        "device_tx_packets": INTEGER,
+        "rx_bytes": INTEGER,
+        "rx_packets": INTEGER,
+        "largest_backlog_bytes": INTEGER,
     },
 )
 TABLES = {table.name: table for table in (REQUESTS, TRANSFERS, CIRCUITS, LINKS)}

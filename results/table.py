@@ -12,6 +12,8 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from results.collisions import collision_line
+from results.hash_seeds import hash_spreads
 from results.schema import TTFT_PARTS
 from results.style import PART_NAMES
 from results.summary import RunSummary, Summary
@@ -144,11 +146,14 @@ def remarks(summary: Mapping[str, Any] | Summary) -> list[str]:
         lines += [f"{name}: {run.verdict}: {reason}" for reason in run.reasons]
         lines += twin_lines(run, name)
         lines += [f"{name}: {note}" for note in run.notes]
+        if (ecmp := (run.accounting or {}).get("ecmp")) and ecmp["transfers"]:
+            lines.append(f"{name}: {collision_line(ecmp)}")
         by_reason: dict[str, list[str]] = {}
         for key in ("mean", "p50", "p90", "p95"):
             if key in run.ttft_s.null_reasons:
                 by_reason.setdefault(run.ttft_s.null_reasons[key], []).append(key)
         lines += [f"{name}: {', '.join(keys)} undefined: {reason}" for reason, keys in by_reason.items()]
+    lines += [spread.line() for spread in hash_spreads(runs)]
     return lines
 
 

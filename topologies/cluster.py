@@ -236,6 +236,12 @@ def seats_mixed(counts: dict[str, int]) -> dict[tuple[str, int], int]:
     return {(role, number): place[role, number] for role, count in counts.items() for number in range(count)}
 
 
+def racks_of(counts: dict[str, int], per_rack: int, mixed: bool) -> dict[str, int]:
+    """Instance -> rack."""
+    seats = seats_mixed(counts) if mixed else seats_apart(counts, per_rack)
+    return {f"{role[0]}{number}": place // per_rack for (role, number), place in seats.items()}
+
+
 def leaf_port(instance: str, rank: int) -> str:
     """The KV leaf's interface that leads to a GPU NIC."""
     return f"{instance}-gpu{rank}"

@@ -38,7 +38,7 @@ HOST_SYSCTLS = COMMON_SYSCTLS | {
     "net.ipv4.tcp_no_metrics_save": "1",
     "net.ipv4.tcp_tw_reuse": "1",
 }
-# For hosts whose packets overtake each other because their priority changes: with timestamps the receiver takes one that
+# For hosts whose packets overtake each other because their priority changes: with timestamps a receiver takes one that
 # comes late for a duplicate of an older connection (PAWS) and drops it in silence, and TCP waits for a timeout.
 UNORDERED_SYSCTLS = {"net.ipv4.tcp_timestamps": "0"}
 

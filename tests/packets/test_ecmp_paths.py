@@ -22,7 +22,7 @@ def cluster_with(uplinks: int, **changes: object) -> Cluster:
 
 def uplink_bytes(testbed, leaf: str, uplinks: int) -> list[int]:
     (counters,) = in_each([testbed.namespace(leaf)], lambda _: read_device_counters())
-    return [counters[f"ks{uplink}"][0] for uplink in range(uplinks)]
+    return [counters[f"ks{uplink}"].tx_bytes for uplink in range(uplinks)]
 
 
 @pytest.mark.parametrize(("uplinks", "ranks"), [(2, 1), (3, 2)])
