@@ -21,8 +21,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,7 @@ import numpy as np  # noqa: E402
 
 from emulation.fabric_plan import FabricPlan  # noqa: E402
 from emulation.fabric_run import FabricResult, FabricRun  # noqa: E402
+from emulation.interrupts import Interrupted, interruptible  # noqa: E402
 from emulation.ledger import RunLedger  # noqa: E402
 from emulation.preflight import choose_datapath  # noqa: E402
 from experiments.spec import load  # noqa: E402
@@ -52,8 +55,9 @@ def measure(fabric: int, *overrides: str, pcap: bool = False, observe: bool = Tr
     experiment = load(DEMO, overrides)
     seed = experiment.seeds[0]
     plan = FabricPlan(experiment, experiment.fabrics[fabric], seed, tuple(experiment.requests(seed)))
-    with RunLedger.open("proof") as ledger, tempfile.TemporaryDirectory(prefix="heliograph-") as logs:
-        return FabricRun(
+    name = f"proof-{os.getpid()}-{time.monotonic_ns()}"
+    with RunLedger.open(name) as ledger, tempfile.TemporaryDirectory(prefix="heliograph-") as logs:
+        result = FabricRun(
             plan,
             ledger,
             choose_datapath(),
@@ -63,6 +67,9 @@ def measure(fabric: int, *overrides: str, pcap: bool = False, observe: bool = Tr
             pcap=pcap,
             observe=observe,
         ).run()
+    if result.interrupted is not None:
+        raise result.interrupted
+    return result
 
 
 def window(seconds: float, warmup_s: float = 5.0) -> list[str]:
@@ -175,11 +182,17 @@ def main(arguments: Sequence[str]) -> int:
     if options.window_s is None:
         options.window_s = {"quiet": 15.0, "invariance": 55.0}.get(options.proof, 20.0)
     rows = []
-    for row in PROOFS[options.proof](options):
-        rows.append(row)
-        print(", ".join(f"{key} {_shown(value)}" for key, value in row.items()), flush=True)
-    if options.output is not None:
-        options.output.write_text(json.dumps(rows, indent=2) + "\n")
+    try:
+        with interruptible():
+            for row in PROOFS[options.proof](options):
+                rows.append(row)
+                print(", ".join(f"{key} {_shown(value)}" for key, value in row.items()), flush=True)
+    except Interrupted as error:
+        print(f"{error}: everything that was built is removed", file=sys.stderr)
+        return 128 + error.number
+    finally:
+        if options.output is not None:
+            options.output.write_text(json.dumps(rows, indent=2) + "\n")
     failed = sum(not row["holds"] for row in rows)
     print(f"{options.proof}: {len(rows) - failed} of {len(rows)} rows hold")
     return 1 if failed else 0
