@@ -79,6 +79,8 @@ class Source:
         done = tuple(path)
         self.overrides = {old: said for old, said in self.overrides.items() if old[: len(done)] != done}
         self.overrides[done] = text
+        # and so are the lines of what the file had there
+        self.lines = {old: line for old, line in self.lines.items() if old[: len(done)] != done}
 
     def _place(self, path: SpecPath) -> str:
         for length in range(len(path), -1, -1):

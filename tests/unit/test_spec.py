@@ -160,6 +160,14 @@ def test_an_error_of_an_override_names_the_override():
     assert refused(overrides=["workload.window_s=-1"]).startswith("--set workload.window_s=-1: workload.window_s: -1: ")
 
 
+@pytest.mark.parametrize(
+    ("override", "path"),
+    [("seeds=[-1]", "seeds.0"), ("workload.tenants=[{name: a, source: synthetic-agentic}]", "workload.tenants.0.load")],
+)
+def test_an_error_inside_an_override_names_the_override_not_the_line_it_replaced(override, path):
+    assert refused(overrides=[override]).startswith(f"--set {override}: {path}: ")
+
+
 def test_every_error_is_reported_at_once():
     message = refused(overrides=["cluster.link_gbps=0", "transfer=push", "model.kv_dtype=int4"])
     assert len(message.splitlines()) == 3

@@ -39,6 +39,8 @@ def refusing(at: At) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise TraceError(at.path, None, "no such file; give the trace's path") from None
+    except IsADirectoryError:
+        raise TraceError(at.path, None, "a directory; give the trace's file") from None
     except (OSError, EOFError, UnicodeDecodeError, zlib.error, zstandard.ZstdError) as error:
         raise TraceError(at.path, at.line + 1, f"cannot be read ({error}); is the file complete?") from error
 
