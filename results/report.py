@@ -11,6 +11,7 @@ import yaml
 from plotly.offline import get_plotlyjs
 
 from results import figures
+from results.accounting_view import MOVE_COLUMNS, PORT_COLUMNS, move_row, port_rows
 from results.artifacts import ArtifactError, RunDirectory, write_text
 from results.definitions import definitions
 from results.fidelity import MEASURE_COLUMNS, UNSCALED_COLUMNS, FidelityView, fidelity_view
@@ -57,7 +58,10 @@ def write_report(run_dir: Path) -> Path:
         remarks=remarks(summary),
         rows=[_row(entry, runs) for entry in runs],
         columns=COLUMNS,
-        moves=[_moves(entry, runs) for entry in runs],
+        move_columns=MOVE_COLUMNS,
+        moves=[move_row(entry, runs) for entry in runs],
+        port_columns=PORT_COLUMNS,
+        ports=port_rows(runs),
         part_names=[PART_NAMES[part] for part in TTFT_PARTS],
         parts=[(label(entry, runs), *_parts(entry)) for entry in runs],
         cdf=_html(figures.ttft_cdf(runs, requests), "cdf"),
@@ -102,12 +106,6 @@ def _row(run: RunSummary, runs: list[RunSummary]) -> list[tuple[str, str]]:
     ]
     after = [share(value) for value in (run.ttft_exposed_share, run.hidden_share, run.slo_attainment)]
     return [*((str(cell), "") for cell in before), *times, *((cell, "") for cell in [*after, run.verdict])]
-
-
-def _moves(run: RunSummary, runs: list[RunSummary]) -> list[str]:
-    """Name, warm-up requests, migrated share, switches, reuses."""
-    counted = [UNDEFINED if value is None else str(value) for value in (run.switches, run.reuses)]
-    return [label(run, runs), str(run.requests.warmup), share(run.migrated_share), *counted]
 
 
 def _parts(run: RunSummary) -> list[str]:

@@ -15,6 +15,7 @@ from results.report import write_picture, write_report
 from results.schema import CIRCUITS, REQUESTS, TTFT_PARTS
 
 HOSTILE = "</script><b>x"
+PORT = {"dark_s": 1.25, "live_moving_s": 10.5, "live_idle_s": 11.75}
 
 
 def request(number, status="completed", **changes):
@@ -63,6 +64,7 @@ def run_dir(tmp_path):
                 ttft_multiple=5,
                 verdict="degraded" if kind == "eps" else "valid",
                 reasons=[f"a core was full {HOSTILE}"] if kind == "eps" else [],
+                accounting={"ports": {HOSTILE: PORT}} if kind == "ocs" else None,
             )
         )
     run.write_summary(summaries)
@@ -117,6 +119,19 @@ def test_names_from_a_trace_cannot_break_the_page(run_dir):
     html = write_report(run_dir).read_text()
     assert HOSTILE not in html
     assert "a core was full &lt;/script&gt;" in html
+
+
+def test_the_report_shows_what_the_ports_did(run_dir):
+    text = write_report(run_dir).read_text()
+    row = re.search(r"<h3>Circuit ports.*?</table>", text, re.DOTALL)[0]
+    assert re.findall(r"<td>([^<]*)</td>", row) == [
+        "ocs-25ms",
+        "1.25",
+        "10.50",
+        "11.75",
+        "&lt;/script&gt;&lt;b&gt;x",
+        "23.50",
+    ]
 
 
 def test_a_run_without_circuits_has_no_circuit_section(run_dir):
