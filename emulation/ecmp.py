@@ -38,18 +38,20 @@ def port_pools(
     """Source ports by uplink, for every reachable pair of a cluster with fabric "eps".
 
     Returns prefill -> decode -> [rank][uplink] -> ports, ports_per_uplink of each (None: what the uplinks call for),
-    ascending; a function of the cluster and of the kernel's hash only. Raises EcmpError when the port range runs out
-    before every uplink has its ports.
+    ascending; a function of the cluster and of the kernel's hash only. A pair within one rack crosses no uplink and has
+    no pools. Raises EcmpError when the port range runs out before every uplink has its ports.
     """
     if ports_per_uplink is None:
         ports_per_uplink = max(LEAST_PORTS_PER_UPLINK, MOST_PORTS_PER_UPLINK * 2 // max(2, cluster.uplinks))
     ranks = range(len(cluster.instances[0].gpu_ips))
     routes = [(prefill, peer, rank) for prefill, peers in cluster.reachable.items() for peer in peers for rank in ranks]
     every = [ports_per_uplink] * cluster.uplinks
-    found = source_ports(testbed, cluster, dict.fromkeys(routes, every), destination_port=destination_port)
+    rack = {instance.name: instance.rack for instance in cluster.instances}
+    wanted = {(prefill, peer, rank): every for prefill, peer, rank in routes if rack[prefill] != rack[peer]}
+    found = source_ports(testbed, cluster, wanted, destination_port=destination_port)
     pools: Pools = {prefill: {} for prefill in cluster.reachable}
     for prefill, decode, rank in routes:  # ranks are in order within a pair
-        pools[prefill].setdefault(decode, []).append(found[prefill, decode, rank])
+        pools[prefill].setdefault(decode, []).append(found.get((prefill, decode, rank), []))
     return pools
 
 

@@ -32,7 +32,7 @@ ATTEMPTS, PAUSE_S = 6, 0.2
 #: A connection that was closed holds its source port for a minute: each one gets a port of its own.
 PORTS_PER_UPLINK = ATTEMPTS + 2
 #: Paths are read together up to this sum of their rates, and this many: two threads each serve a path.
-TOGETHER_BPS, MOST_TOGETHER = 300e6, 16
+TOGETHER_BPS, MOST_TOGETHER = 300e6, 32
 #: Checks of TCP and round trips that go on at the same time.
 CHECKERS = 8
 
@@ -88,17 +88,24 @@ class PathProbe:
         chosen = self._cover(list(reachable), decodes, reachable, uplinks)
         wanted: dict[tuple[str, str, int], list[int]] = {}
         for prefill, decode, rank, uplink in chosen:
+            if self._instances[prefill].rack == self._instances[decode].rack:
+                continue
             wanted.setdefault((prefill, decode, rank), [0] * uplinks)[uplink] = PORTS_PER_UPLINK
         ports = source_ports(self._testbed, self._cluster, wanted, destination_port=PROBE_PORT)
-        self._read([self._packet_route(*path, ports=ports[path[:3]][path[3]]) for path in chosen])
+        self._read(
+            [
+                self._packet_route(*path, ports=iter(ports[path[:3]][path[3]]) if path[:3] in ports else repeat(0))
+                for path in chosen
+            ]
+        )
 
-    def _packet_route(self, prefill: str, decode: str, rank: int, uplink: int, *, ports: Sequence[int]) -> _Route:
+    def _packet_route(self, prefill: str, decode: str, rank: int, uplink: int, *, ports: Iterator[int]) -> _Route:
         name = f"{prefill}-{decode} rank {rank} by uplink {uplink}"
         racks = self._instances[prefill].rack, self._instances[decode].rack
         links: list[tuple[Any, ...]] = [("nic", prefill, rank), ("nic", decode, rank)]
         if racks[0] != racks[1]:
             links += [("up", racks[0], uplink), ("down", racks[1], uplink)]
-        return _Route(name, self._path(prefill, decode, rank), iter(ports), tuple(links))
+        return _Route(name, self._path(prefill, decode, rank), ports, tuple(links))
 
     def _cover(
         self, prefills: list[str], decodes: list[str], reachable: Mapping[str, Collection[str]], uplinks: int
@@ -108,16 +115,27 @@ class PathProbe:
         pairs = [(prefill, decode) for prefill in prefills for decode in decodes if decode in reachable[prefill]]
         rack = {name: instance.rack for name, instance in self._instances.items()}
         needed: set[tuple[Any, ...]] = {("nic", name, rank) for pair in pairs for name in pair for rank in ranks}
-        needed |= {(rack[name], uplink) for pair in pairs for name in pair for uplink in range(uplinks)}
+        needed |= {
+            (rack[name], uplink)
+            for pair in pairs
+            if rack[pair[0]] != rack[pair[1]]
+            for name in pair
+            for uplink in range(uplinks)
+        }
         # along the diagonals, so that neighbours in the list share as few links as possible
         pairs.sort(key=lambda pair: (decodes.index(pair[1]) - prefills.index(pair[0])) % len(prefills))
         chosen = []
         for row in range(uplinks):
-            for step, (prefill, decode) in enumerate(pairs):
+            # the ranks of a rack's pairs cross one uplink after the other; each row begins further on, so that what is
+            # still to be read is not all read by the first pairs
+            first = row * len(pairs) // uplinks
+            for step in [*range(first, len(pairs)), *range(first)]:
+                prefill, decode = pairs[step]
                 for rank in ranks:
-                    uplink = (step + row + rank) % uplinks
-                    nics = {("nic", prefill, rank), ("nic", decode, rank)}
-                    touched = nics | {(rack[prefill], uplink), (rack[decode], uplink)}
+                    uplink = (step * len(ranks) + row + rank) % uplinks
+                    touched: set[tuple[Any, ...]] = {("nic", prefill, rank), ("nic", decode, rank)}
+                    if rack[prefill] != rack[decode]:
+                        touched |= {(rack[prefill], uplink), (rack[decode], uplink)}
                     if touched & needed:
                         needed -= touched
                         chosen.append((prefill, decode, rank, uplink))
@@ -158,18 +176,24 @@ class PathProbe:
         most = max(1, min(MOST_TOGETHER, int(TOGETHER_BPS / rate_bps)))
         waiting = list(routes)
         while waiting:
-            wave: list[_Route] = []
-            later: list[_Route] = []
-            used: Counter[tuple[Any, ...]] = Counter()
-            for route in waiting:
-                if len(wave) == most or any(used[link] >= self._paths_at_once(link) for link in route.links):
-                    later.append(route)
-                    continue
-                used.update(route.links)
-                wave.append(route)
+            wave = self._wave(waiting, most)
             self._check(wave)
             self._read_wave(wave)
-            waiting = later
+            waiting = [route for route in waiting if route not in wave]
+
+    def _wave(self, routes: Sequence[_Route], most: int) -> list[_Route]:
+        """Up to `most` paths that can be read at once; those that cross the most wanted links go first, lest they be
+        left to go one by one."""
+        wanted = Counter(link for route in routes for link in route.links)
+        used: Counter[tuple[Any, ...]] = Counter()
+        wave: list[_Route] = []
+        for route in sorted(
+            routes, key=lambda route: max((wanted[link] for link in route.links), default=0), reverse=True
+        ):
+            if len(wave) < most and all(used[link] < self._paths_at_once(link) for link in route.links):
+                used.update(route.links)
+                wave.append(route)
+        return wave
 
     def _paths_at_once(self, link: tuple[Any, ...]) -> int:
         """How many paths at full rate a link carries: one, or more where uplinks are pooled."""

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from emulation import paths
+from emulation.fabric_plan import FabricPlan
 from emulation.paths import PathProbe
+from experiments.spec import load
+
+SLICE = Path(__file__).resolve().parents[2] / "experiments" / "paper" / "slice.yaml"
 
 
 @pytest.mark.parametrize(
@@ -28,3 +35,21 @@ def test_every_nic_and_every_uplink_of_every_rack_is_probed(prefills, decodes, r
     racks = {instance.rack for instance in probe._instances.values()}
     crossed = {(probe._instances[name].rack, one[3]) for one in chosen for name in one[:2]}
     assert crossed == {(rack, uplink) for rack in racks for uplink in range(uplinks)}
+
+
+@pytest.mark.parametrize("fabric", ["eps-1to1-ecmp", "eps-2to1-ecmp", "eps-2to1-adaptive"])
+def test_the_128_gpus_of_the_slice_are_probed_in_two_waves_that_share_no_link(fabric, monkeypatch):
+    experiment = load(SLICE)
+    plan = FabricPlan(experiment, next(each for each in experiment.fabrics if each.name == fabric), 1, ())
+    cluster = plan.cluster()
+    waves: list[list[paths._Route]] = []
+    every_port = [[20_000]] * max(1, cluster.uplinks)
+    monkeypatch.setattr(paths, "source_ports", lambda *_, **__: defaultdict(lambda: every_port))
+    monkeypatch.setattr(PathProbe, "_check", lambda probe, routes: None)
+    monkeypatch.setattr(PathProbe, "_read_wave", lambda probe, routes: waves.append(list(routes)))
+    PathProbe(plan, cluster, SimpleNamespace(namespace=str)).packet_paths()
+    assert [len(wave) for wave in waves] == [32, 32]
+    for wave in waves:
+        sharing = Counter(link for each in wave for link in each.links)
+        at_most = {link: 16 if cluster.uplinks == 1 and link[0] != "nic" else 1 for link in sharing}
+        assert all(count <= at_most[link] for link, count in sharing.items()), sharing.most_common(3)
