@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -54,9 +54,9 @@ P50_LIMIT_S, P99_LIMIT_S = 0.005, 0.025
 class LoadedPlan(FabricPlan):
     """A plan whose controller knows of the load's pairs besides its own instances."""
 
-    def controller(self, cluster: Cluster, *, unixctls: Mapping[str, str], log: Path) -> dict[str, Any]:
+    def controller(self, cluster: Cluster, **told: Any) -> dict[str, Any]:
         """As the run's own, with the pairs added on every plane."""
-        config = super().controller(cluster, unixctls=unixctls, log=log)
+        config = super().controller(cluster, **told)
         names = [name for pair in PAIRS.items() for name in pair]
         config["prefills"] = [*config["prefills"], *PAIRS]
         config["decodes"] = [*config["decodes"], *PAIRS.values()]
