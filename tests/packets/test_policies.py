@@ -20,6 +20,7 @@ from workloads.request import Request
 
 EXPERIMENTS = DEMO.parent
 OWN_RULE = "experiments.plugins.at_prefill_start:AtPrefillStart"
+OWN_CHOICE = "experiments.plugins.stickiest:Stickiest"
 KV_RATE, TOKEN_BYTES = 45e9, 81_920
 ENDED = {"released", "refused", "expired"}
 
@@ -38,8 +39,9 @@ def measure(ledger: RunLedger, logs: Path, requests: Sequence[Request], *overrid
 
 
 def commit(policy: str) -> list[str]:
-    choice = ["fabrics.1.decode_choice=least-loaded"] if policy == "none" else []
-    return [*choice, f"fabrics.1.commit={policy}"]
+    """A user's own rule comes with a user's own choice of the decode."""
+    choices = {"none": ["fabrics.1.decode_choice=least-loaded"], OWN_RULE: [f"fabrics.1.decode_choice={OWN_CHOICE}"]}
+    return [*choices.get(policy, []), f"fabrics.1.commit={policy}"]
 
 
 def mispredicted(requests: Sequence[Request], factor: float) -> list[Request]:
@@ -154,23 +156,24 @@ def test_a_plugin_that_fails_ends_the_run_with_its_name_and_the_place(
 # -- planes --------------------------------------------------------------------------------------------------------
 
 
-def test_two_instances_a_node_keep_to_their_half_and_their_ranks_switch_together(
+def test_two_tp4_instances_on_a_node_of_8_keep_to_their_half_and_their_ranks_switch_together(
     ledger: RunLedger, tmp_path: Path
 ) -> None:
     options = [
-        "cluster={prefill_instances: 2, decode_instances: 2, gpus_per_instance: 2, gpus_per_node: 4, "
+        "cluster={prefill_instances: 2, decode_instances: 2, gpus_per_instance: 4, gpus_per_node: 8, "
         "instances_per_rack: 2, link_gbps: 400, link_efficiency: 0.9}",
-        "scale.rate_scale=5.0e-5",
+        "scale.rate_scale=2.5e-5",
         "fabrics.1.reuse=false",
     ]
     result = measure(ledger, tmp_path, turns(4, SPACING_S, (0.0, 20.0)), *options)
     assert result.failure is None
     frames = result.frames
     assert set(frames.requests["status"]) == {"completed"}
-    # positions 0-1 and 2-3 of a node: an instance reaches those of its own parity only
+    assert {node for node in result.links["node"] if node.startswith("plane")} == {f"plane{i}" for i in range(8)}
+    # positions 0-3 and 4-7 of a node: an instance reaches those of its own half only
     assert set(zip(frames.requests["prefill"], frames.requests["decode"], strict=True)) == {("p0", "d0"), ("p1", "d1")}
     by_request = frames.transfers.groupby("request")
-    assert (by_request["rank"].apply(sorted).apply(tuple) == (0, 1)).all()
+    assert (by_request["rank"].apply(sorted).apply(tuple) == (0, 1, 2, 3)).all()
     # a transfer ends with its slowest rank
     slowest = by_request["last_byte_s"].max()
     assert frames.requests.set_index("id")["last_byte_s"].equals(slowest.reindex(frames.requests["id"]))
