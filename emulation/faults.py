@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import Any
 
 from emulation.fabric_plan import FabricPlan
@@ -15,8 +14,8 @@ from results.metrics import faster_than_line
 #: A receiver may count what a shaper let out as one burst, and what arrived with the first byte, in no time at all.
 BURST_BYTES = 3 * 65_536
 CLOCK_ROUNDING_S = 1e-6
-#: How far an agent's clock may be off the others', real seconds: what a message between two processes may take.
-CLOCK_OFFSET_S = 0.005
+#: How far an agent's clock may be off the run's, real seconds; two readings of one clock differ by microseconds.
+CLOCK_OFFSET_S = 0.001
 
 
 def in_records(
@@ -56,20 +55,17 @@ def _too_short(plan: FabricPlan, controller_events: Sequence[Mapping[str, Any]])
 def clock_offsets(
     readings: Mapping[str, Sequence[tuple[float, float]]], t0_s: float | None, time_dilation: float
 ) -> dict[str, float]:
-    """How far each agent's run clock is behind the others' (wall seconds; negative: ahead).
+    """How far each agent's run clock was behind the run's (wall seconds; negative: ahead), where it was furthest.
 
-    A reading is late by what its message took, which is little but now and then, so the median counts: it does not hide
-    a clock that was right at first. What all agents have in common is our own.
+    readings: agent -> (CLOCK_MONOTONIC, its run clock at the same moment); how long the message took does not matter.
     """
     if t0_s is None:
         return {}
-    behind_s = {
-        agent: median(heard_s - t0_s - run_s * time_dilation for heard_s, run_s in pairs)
+    return {
+        agent: max((at_s - t0_s - run_s * time_dilation for at_s, run_s in pairs), key=abs)
         for agent, pairs in readings.items()
         if pairs
     }
-    common_s = median(behind_s.values()) if behind_s else 0.0
-    return {agent: late_s - common_s for agent, late_s in behind_s.items()}
 
 
 def of_clocks(offsets_s: Mapping[str, float], scale: ScaleModel) -> list[str]:
@@ -78,7 +74,7 @@ def of_clocks(offsets_s: Mapping[str, float], scale: ScaleModel) -> list[str]:
     return _few(
         "a clock is wrong",
         [
-            f"agent {agent}'s is {abs(offset_s) * 1e3:.1f} ms {'behind' if offset_s > 0 else 'ahead of'} the others'; "
+            f"agent {agent}'s is {abs(offset_s) * 1e3:.1f} ms {'behind' if offset_s > 0 else 'ahead of'} the run's; "
             f"{limit_s * 1e3:g} ms are allowed. Its times, and every duration that begins or ends there, are off"
             for agent, offset_s in offsets_s.items()
             if abs(offset_s) > limit_s

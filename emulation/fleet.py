@@ -46,7 +46,7 @@ class Fleet:
         self.exits: dict[str, Any] = {}
         self.byes: dict[str, Message] = {}
         self.progress: dict[str, Message] = {}
-        #: Agent -> (CLOCK_MONOTONIC when it was heard, run-clock time that it then gave) for each time it said one.
+        #: Agent -> (CLOCK_MONOTONIC, its run clock at the same moment) for each time it said so.
         self.clock_readings: dict[str, list[tuple[float, float]]] = {}
         self._pids: dict[str, int] = {}
         self._heard_s: dict[str, float] = {}
@@ -251,8 +251,8 @@ class Fleet:
         self._heard_s[agent] = now_s
         if "pid" in message:
             self._pids[agent] = message["pid"]
-        if message.get("run_s") is not None:
-            self.clock_readings.setdefault(agent, []).append((now_s, message["run_s"]))
+        if "run_s" in message:
+            self.clock_readings.setdefault(agent, []).append((message["monotonic_s"], message["run_s"]))
 
     def _write(self, message: Mapping[str, Any]) -> None:
         """Raises FleetError where the zygote takes nothing, OSError where it is gone."""

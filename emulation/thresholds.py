@@ -90,7 +90,7 @@ def _timing(evidence: Evidence, cause: str) -> Iterator[Measure]:
         agent, worst_s = max(evidence.timer_lateness_s.items(), key=lambda item: item[1])
         yield delay(f"timer lateness maximum (agent {agent})", worst_s, scale)
     if evidence.clock_offsets_s:
-        yield delay("clock offset between agents, largest", max(map(abs, evidence.clock_offsets_s.values())), scale)
+        yield delay("clock offset of an agent, largest", max(map(abs, evidence.clock_offsets_s.values())), scale)
 
 
 def _control(evidence: Evidence, cause: str) -> Iterator[Measure]:

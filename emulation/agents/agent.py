@@ -19,6 +19,7 @@ SETTLE_S = 0.3
 FLUSH_S = 0.2
 PROGRESS_S = 0.5  # wall clock: for a human
 HEARTBEAT_S = 1.0  # wall clock: a parent takes an agent that says nothing for several of them for frozen
+CLOCK_TRIES, SAME_MOMENT_S = 5, 0.0001
 
 
 class Agent:
@@ -123,7 +124,7 @@ class Agent:
         except Exception as error:
             self.error("partial records", error)
         lateness_s, cpu_s = self.clock.lateness.summary(), time.process_time()
-        self.emit({"type": "bye", "run_s": self._run_s(), "timer_lateness_s": lateness_s, "cpu_s": cpu_s})
+        self.emit({"type": "bye", **self._clocks(), "timer_lateness_s": lateness_s, "cpu_s": cpu_s})
         self._parent.flush(FLUSH_S)
         for task in list(self._tasks):
             task.cancel()
@@ -140,12 +141,19 @@ class Agent:
             self._beat()
 
     def _beat(self) -> None:
-        self.emit({"type": "heartbeat", "run_s": self._run_s()})
+        self.emit({"type": "heartbeat", **self._clocks()})
         asyncio.get_running_loop().call_later(HEARTBEAT_S, self._beat)
 
-    def _run_s(self) -> float | None:
-        """What this agent's run clock says, for the parent to hold against its own; None before the start."""
-        return self.clock.now_s() if self.clock.started else None
+    def _clocks(self) -> Message:
+        """What this agent's run clock says, and the machine's clock at the same moment, for the parent to hold against
+        its own; nothing before the start."""
+        if not self.clock.started:
+            return {}
+        for _ in range(CLOCK_TRIES):
+            before_s, run_s, after_s = time.monotonic(), self.clock.now_s(), time.monotonic()
+            if after_s - before_s < SAME_MOMENT_S:  # else we were interrupted between the two
+                break
+        return {"run_s": run_s, "monotonic_s": (before_s + after_s) / 2}
 
     def _on_command(self, message: Message) -> None:
         try:

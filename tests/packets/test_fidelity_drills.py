@@ -138,7 +138,7 @@ def test_whatever_is_done_behind_the_back_of_a_run_is_in_its_verdict(ledger: Run
     assert result.fidelity["verdict"] == "invalid"
     assert said(result, "a process was stopped: p1,"), reasons
     assert said(result, "a process was stopped: ovs-vswitchd,"), reasons
-    assert said(result, "a clock is wrong: agent d1's is", "behind the others'"), reasons
+    assert said(result, "a clock is wrong: agent d1's is", "behind the run's"), reasons
     assert said(result, "the network was changed while the run was on: p0 gpu0: a class was set"), reasons
     assert said(result, "the network was changed while the run was on: d1 gpu0: a qdisc was deleted"), reasons
     assert said(result, "the circuit switches held", "priority=200", "actions=drop", "counted"), reasons
