@@ -2,13 +2,12 @@
 
 import asyncio
 import socket
-from urllib.parse import quote
 
 from emulation.agents.agent import PROGRESS_S, Agent
 from emulation.agents.config import AgentConfig
+from emulation.agents.conversation import Conversation
 from emulation.agents.job import Job, demand
 from emulation.agents.lines import LineLink, listen
-from emulation.agents.northbound_client import GrantStream, NorthboundClient
 from emulation.agents.outgoing import OutgoingTransfer
 from emulation.agents.sending import KvSender
 from emulation.agents.wire import Message, Part
@@ -27,10 +26,8 @@ class PrefillAgent(Agent):
         self._reported = (0, 0)
         self._gateway: LineLink | None = None
         self._links: set[LineLink] = set()
-        self._sender = KvSender(self, config, self.instance, on_failed=self._fail, to_arbiter=self._to_gateway)
-        address = (self.instance.host_ip, config.controller_host, config.controller_port)
-        self._northbound = NorthboundClient(*address)
-        self._grants = GrantStream(*address, name)
+        self._sender = KvSender(self, config, self.instance, on_failed=self.failed, to_arbiter=self._to_gateway)
+        self._controller = Conversation(self, config, self.instance, self)
 
     def begin(self) -> None:
         """Report what is in flight, for a human."""
@@ -49,12 +46,7 @@ class PrefillAgent(Agent):
     async def setup(self) -> None:
         """Listen for the gateway; open the northbound and, on circuits, the stream of grants."""
         listen(self.instance.host_ip, self.config.request_port, self._accept)
-        await self._northbound.open()
-        self.spawn("northbound", self._northbound.run())
-        if self.config.fabric_kind == "ocs":
-            opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.spawn("grants", self._grants.run(opened, self._on_grant, self._on_grants_lost))
-            await opened
+        await self._controller.open(self._on_grant, self._on_grants_lost)
         await self._sender.open()
 
     def command(self, message: Message) -> None:
@@ -109,7 +101,7 @@ class PrefillAgent(Agent):
         job = Job(index, request, now_s)
         self._jobs[request.id] = job
         # Admitted goes out before submit, which may start the prefill at once.
-        self._post(job, "admitted", demand(request, self.name, self.config))
+        self._controller.post(job, "admitted", demand(request, self.name, self.config))
         self._queue.submit(request, now_s)
         self._advance(now_s)
 
@@ -134,11 +126,11 @@ class PrefillAgent(Agent):
     def _prefill_started(self, job: Job, event: PrefillStarted) -> None:
         job.plan, job.start_s, job.start_actual_s = event.plan, event.start_s, self.clock.now_s()
         job.asked = self.config.transfer == "layerwise"
-        self._post(job, "prefill-started", {"predicted_end_s": event.predicted_end_s})
+        self._controller.post(job, "prefill-started", {"predicted_end_s": event.predicted_end_s})
 
     def _last_chunk_started(self, job: Job, event: LastChunkStarted) -> None:
         job.asked = True
-        self._post(job, "last-chunk-started", {"predicted_end_s": event.predicted_end_s})
+        self._controller.post(job, "last-chunk-started", {"predicted_end_s": event.predicted_end_s})
         if self.config.fabric_kind != "ocs" or job.plan is None or job.start_s is None:
             return
         if event.predicted_end_s > job.start_s + job.plan.duration_s:
@@ -153,7 +145,7 @@ class PrefillAgent(Agent):
         if job.plan is None or job.start_s is None or job.told_ready or granted & {"tail", "all"}:
             return
         job.told_ready = True
-        self._post(job, "last-chunk-started", {"predicted_end_s": job.start_s + job.plan.duration_s})
+        self._controller.post(job, "last-chunk-started", {"predicted_end_s": job.start_s + job.plan.duration_s})
 
     def _prefill_ended(self, job: Job, event: PrefillEnded) -> None:
         job.end_s, job.end_actual_s = event.at_s, self.clock.now_s()
@@ -168,49 +160,22 @@ class PrefillAgent(Agent):
 
     # -- the controller -----------------------------------------------------------------------------------------
 
-    def _post(self, job: Job, event: str, body: Message) -> None:
-        if job.failed is not None:
-            return
-        posted_s = self.clock.now_s()
-        answer = self._northbound.post(self._path(job, event), {**body, "at_s": posted_s})
-        answer.add_done_callback(lambda future: self._on_answer(job, event, posted_s, future))
-
-    @staticmethod
-    def _path(job: Job, event: str) -> str:
-        return f"/v1/requests/{quote(job.request.id, safe='')}/{event}"
-
-    def _on_answer(self, job: Job, event: str, posted_s: float, future: "asyncio.Future[Message]") -> None:
-        if future.cancelled():
-            return
-        job.answered_s.append([event, self.clock.now_s() - posted_s])
-        failure = future.exception()
-        if failure is not None:
-            self._fail(job, str(failure))
-        elif event != "transfer-done" and job.failed is None:
-            decode = future.result().get("decode")
-            if event == "admitted":
-                # A decode chosen this early is told again at the prefill's start, when there is KV to speak of.
-                job.asked = job.asked or decode is not None
-            elif decode is not None:
-                self._placed(job, str(decode), bool(future.result().get("head_moves")))
-            elif event == "last-chunk-started":
-                self._undecided(job)
-
-    def _undecided(self, job: Job) -> None:
+    def undecided(self, job: Job) -> None:
         """The controller decides nothing before the KV is ready: it is told when it is."""
         if job.undecided:
-            self._fail(job, "the controller chose no decode instance, though the KV is ready")
+            self.failed(job, "the controller chose no decode instance, though the KV is ready")
         job.undecided = True
         if job.end_actual_s is not None:
             self._kv_ready(job)
 
-    def _placed(self, job: Job, decode: str, head_moves: bool) -> None:
+    def placed(self, job: Job, decode: str, head_moves: bool) -> None:
+        """The controller chose a decode instance, or named it again: its KV may be sent."""
         if job.decode is not None:
             if (decode, head_moves) != (job.decode, job.head_moves):
-                self._fail(job, f"the controller moved it from {job.decode} to {decode}, head_moves {head_moves}")
+                self.failed(job, f"the controller moved it from {job.decode} to {decode}, head_moves {head_moves}")
             return
         if job.plan is None or job.start_s is None or decode not in self.config.instances:
-            self._fail(job, f"the controller chose decode {decode!r} too early, or it does not exist")
+            self.failed(job, f"the controller chose decode {decode!r} too early, or it does not exist")
             return
         job.decode, job.head_moves, job.decided_s = decode, head_moves, self.clock.now_s()
         job.transfer = OutgoingTransfer(
@@ -219,7 +184,7 @@ class PrefillAgent(Agent):
             clock=self.clock,
             scale=self.config.scale,
             on_part_done=lambda part: self._part_done(job, part),
-            on_lost=lambda reason: self._fail(job, reason),
+            on_lost=lambda reason: self.failed(job, reason),
         )
         if self.config.fabric_kind == "ocs":
             for grant, told_s in job.early_grants:
@@ -241,7 +206,7 @@ class PrefillAgent(Agent):
     def _granted(self, job: Job, grant: Message, told_s: float) -> None:
         part = Part[str(grant["part"]).upper()]
         if job.transfer is None or grant["decode"] != job.decode or part not in job.transfer.parts:
-            self._fail(job, f"a grant that does not fit: {grant}, decode {job.decode}")
+            self.failed(job, f"a grant that does not fit: {grant}, decode {job.decode}")
             return
         job.told_live.append([part.label, float(grant["live_s"]), told_s, None])
         self._sender.start(job, [part])
@@ -250,7 +215,7 @@ class PrefillAgent(Agent):
         self.error("grants", reason)
         for job in list(self._jobs.values()):
             if job.asked and not job.complete:
-                self._fail(job, f"its grant may be lost: {reason}")
+                self.failed(job, f"its grant may be lost: {reason}")
 
     # -- the transfer -------------------------------------------------------------------------------------------
 
@@ -259,19 +224,19 @@ class PrefillAgent(Agent):
         for told in job.told_live:
             if told[0] == part.label:
                 told[3] = now_s
-        self._post(job, "transfer-done", {"part": part.label, "failed": False})
+        self._controller.post(job, "transfer-done", {"part": part.label, "failed": False})
         if not job.complete:
             return
         self._sender.finish(job)
         self._sender.announce(job, now_s)
         self._record_if_over(job)
 
-    def _fail(self, job: Job, reason: str) -> None:
+    def failed(self, job: Job, reason: str) -> None:
         """The request is lost: tell the gateway and the controller, free what it holds. Its prefill runs on."""
         if job.failed is not None:
             return
         if not job.complete:
-            self._post(job, "transfer-done", {"part": "all", "failed": True})
+            self._controller.post(job, "transfer-done", {"part": "all", "failed": True})
         job.failed = reason
         self.error(f"request {job.request.id}", reason)
         if job.transfer is not None and not job.complete:
@@ -288,7 +253,7 @@ class PrefillAgent(Agent):
         moving = any(
             job.transfer is not None and not job.complete and job.failed is None for job in self._jobs.values()
         )
-        return moving or self._northbound.outstanding > 0
+        return moving or self._controller.outstanding > 0
 
     def partial_records(self) -> list[Message]:
         """Requests that are not over, as far as they got."""
