@@ -27,6 +27,7 @@ STEAL_PERCENT = 5.0
 WAITING_PERCENT = 25.0
 TIMEOUT_PERCENT = 1.0
 MEMORY_PERCENT = 97.0
+UNSEEN_S = 2.0
 
 
 def measures(evidence: Evidence) -> list[Measure]:
@@ -187,7 +188,14 @@ def _machine(use: MachineUse | None) -> Iterator[Measure]:
 def _sampling(evidence: Evidence) -> Iterator[Measure]:
     if (cost := evidence.observed.cost) is not None:
         yield Measure("CPU of these measurements", "%", cost.cpu_percent)
-        yield Measure("longest time nobody looked", "ms", cost.longest_gap_s * 1e3)
+        yield Measure(
+            "longest time nobody looked",
+            "ms",
+            cost.longest_gap_s * 1e3,
+            limit=UNSEEN_S * 1e3,
+            severity="degraded",
+            remedy="the run's own process was stopped or starved: what happened meanwhile was not seen; run it again",
+        )
 
 
 def ratio_percent(name: str, value: float | None, limit: float | None, remedy: str) -> Measure:

@@ -13,6 +13,7 @@ from emulation.faults import clock_offsets
 from emulation.fidelity import Evidence, judge
 from emulation.machine import MachineUse, Stop, nearest_rank
 from emulation.observed import Observed
+from emulation.sampler import SamplerCost
 from emulation.scale import ScaleModel
 from experiments.spec import load
 from results.merge import Frames
@@ -68,6 +69,7 @@ def test_a_quiet_run_is_valid_and_gives_no_reasons():
         ({"observed": seen(foreign_percent=26.0)}, "degraded", "CPU taken by other programs 26 % against 25 %"),
         ({"observed": seen(waiting_percent={"ovs-vswitchd": 26.0})}, "degraded", "time ovs-vswitchd waited for a core"),
         ({"observed": seen(least_available_memory_bytes=0)}, "degraded", "memory in use"),
+        ({"observed": Observed(cost=SamplerCost(1.0, 2.1))}, "degraded", "longest time nobody looked 2100 ms"),
     ],
 )
 def test_each_detector_decides_and_says_why(changes, expected, says):
