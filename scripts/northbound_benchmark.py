@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -37,11 +38,12 @@ from emulation.fabric_plan import FabricPlan  # noqa: E402
 from emulation.fabric_run import FabricResult, FabricRun  # noqa: E402
 from emulation.ledger import RunLedger  # noqa: E402
 from emulation.preflight import choose_datapath  # noqa: E402
-from experiments.spec import Experiment, Fabric, load  # noqa: E402
+from experiments.spec import Experiment, Fabric, SpecError, load  # noqa: E402
 from topologies.cluster import Cluster  # noqa: E402
 
 CLIENT = "scripts/northbound_load.py"
 EVENTS_PER_S = 250
+MOST_EVENTS_PER_S = 5000
 PAIRS = {"load-p0": "load-d0", "load-p1": "load-d1"}
 #: OpenFlow ports that no plane has; 0xff00 is the last one there may be.
 FIRST_PORT = 0xFE00
@@ -201,29 +203,36 @@ def measure(
     return Benchmark(result, found["offered"], found["answers"], found["refusals"], *latencies)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="northbound_benchmark", description=__doc__.split("\n")[0])
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; 0 within the limits, 1 beyond them or where something failed, 2 for bad input."""
+    parser = argparse.ArgumentParser(prog="northbound_benchmark", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("experiment", nargs="?", type=Path, default=ROOT / "experiments" / "demo.yaml")
     parser.add_argument("--set", action="append", default=[], metavar="path.to.key=value", help="override a key")
     parser.add_argument("--fabric", help="name of a circuit fabric (default: the first one)")
     parser.add_argument("--events-per-s", type=float, default=EVENTS_PER_S, help="of the load, all senders together")
     parser.add_argument("--seconds", type=float, help="wall seconds of load (default: as long as the run)")
-    asked = parser.parse_args()
-    experiment = load(asked.experiment, asked.set)
-    circuits = [fabric for fabric in experiment.fabrics if fabric.kind == "ocs" and asked.fabric in (None, fabric.name)]
-    if not circuits:
-        parser.error(f"{asked.experiment} has no fabric of kind ocs called {asked.fabric or 'anything'}")
+    asked = parser.parse_args(arguments)
+    try:
+        experiment = load(asked.experiment, asked.set)
+    except SpecError as error:
+        parser.error(str(error))
+    circuits = {fabric.name: fabric for fabric in experiment.fabrics if fabric.kind == "ocs"}
+    name = asked.fabric or next(iter(circuits), "")
+    if name not in circuits:
+        parser.error(f"--fabric {name!r}: {asked.experiment} has {', '.join(circuits) or 'none'} of kind ocs")
+    if not 1 <= asked.events_per_s <= MOST_EVENTS_PER_S:
+        parser.error(f"--events-per-s {asked.events_per_s:g}: 1 to {MOST_EVENTS_PER_S} are allowed")
+    if os.geteuid():
+        parser.error("a run makes network namespaces: run it with sudo")
     run_id = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-northbound"
-    with tempfile.TemporaryDirectory(prefix="northbound-") as logs, RunLedger.open(run_id) as ledger:
-        found = measure(
-            experiment,
-            circuits[0],
-            ledger,
-            Path(logs),
-            events_per_s=asked.events_per_s,
-            seconds=asked.seconds,
-        )
-    print(f"beside a run of {experiment.name}, {circuits[0].name}, at {asked.events_per_s:g} events/s")
+    try:
+        with tempfile.TemporaryDirectory(prefix="northbound-") as logs, RunLedger.open(run_id) as ledger:
+            rates = {"events_per_s": asked.events_per_s, "seconds": asked.seconds}
+            found = measure(experiment, circuits[name], ledger, Path(logs), **rates)
+    except (RuntimeError, OSError) as error:
+        print(f"northbound_benchmark: {error}", file=sys.stderr)
+        return 1
+    print(f"beside a run of {experiment.name}, {name}, at {asked.events_per_s:g} events/s")
     print("\n".join(found.lines()))
     return 0 if found.events.p50_s <= P50_LIMIT_S and found.events.p99_s <= P99_LIMIT_S else 1
 
