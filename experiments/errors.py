@@ -30,8 +30,9 @@ class SpecError(ValueError):
 
 
 def dotted(path: SpecPath) -> str:
-    """A spec path as `--set` takes it."""
-    return ".".join(str(part) for part in path)
+    """A spec path as `--set` takes it, on one line whatever its keys hold."""
+    text = ".".join(str(part) for part in path)
+    return text if text.isprintable() else repr(text)[1:-1]
 
 
 def closest(word: str, known: Iterable[str]) -> str:
