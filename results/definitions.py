@@ -66,6 +66,11 @@ def definitions(config: dict[str, Any]) -> list[tuple[str, str]]:
             "Of each two consecutive prefills of one instance, the share that went to the same decode instance.",
         ),
         (
+            "shared an uplink",
+            "Transfers over ECMP that were on one uplink, or one downlink, at the same time as a transfer of another GPU "
+            "NIC, from first byte to last; the time counts once for each of them.",
+        ),
+        (
             "port occupancy",
             "Seconds that an instance's circuit ports were dark, live and moving KV (its bytes / goodput), or live and "
             "idle, over the windows of measured requests.",
