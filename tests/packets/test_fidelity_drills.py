@@ -143,6 +143,10 @@ def test_whatever_is_done_behind_the_back_of_a_run_is_in_its_verdict(ledger: Run
     assert said(result, "the network was changed while the run was on: d1 gpu0: a qdisc was deleted"), reasons
     assert said(result, "the circuit switches held", "priority=200", "actions=drop", "counted"), reasons
     assert said(result, "d1 gpu0", "not htb"), reasons
+    measured = {measure["name"].partition(" (")[0]: measure["emulated"] for measure in result.fidelity["measures"]}
+    assert measured["largest queue backlog seen"] > 0, "546 KB at once into queues of 60 KB"
+    assert measured["CPU of ovs-vswitchd"] > 0
+    assert 0 < measured["CPU of these measurements"] < 5
 
 
 def test_a_busy_machine_and_a_slow_controller_are_told_apart(
