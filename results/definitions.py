@@ -67,8 +67,8 @@ def definitions(config: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         (
             "shared an uplink",
-            "Transfers over ECMP that were on one uplink, or one downlink, at the same time as a transfer of another GPU "
-            "NIC, from first byte to last; the time counts once for each of them.",
+            "Transfers over ECMP that were on one uplink, or one downlink, at the same time as a transfer of another "
+            "GPU NIC, from first byte to last; the time counts once for each of them.",
         ),
         (
             "port occupancy",
