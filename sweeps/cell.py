@@ -147,6 +147,11 @@ def _emulate(cell: Cell, path: Path) -> dict[str, Any]:
         str(path / "out"),
     ]
     libc = ctypes.CDLL(None, use_errno=True)
+
+    def in_the_child() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which local workers are kept from
+
     done = subprocess.run(
         command,
         cwd=ROOT,
@@ -154,7 +159,7 @@ def _emulate(cell: Cell, path: Path) -> dict[str, Any]:
         capture_output=True,
         text=True,
         check=False,
-        preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
+        preexec_fn=in_the_child,
     )
     if done.returncode not in (0, 3):  # 3: the run is whole and says itself that it is invalid
         said = (done.stderr.strip() or done.stdout.strip() or "nothing said").splitlines()[-5:]

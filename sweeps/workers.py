@@ -7,8 +7,9 @@ serve no web page: whoever else is on the machine can neither read nor feed them
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import dask
 from distributed import Client, LocalCluster
@@ -45,24 +46,38 @@ def workers(count: int, *, scheduler: str | None = None, emulator: bool = False)
             _refuse_unfit(client, scheduler, emulator)
             yield client
         return
-    with (
-        dask.config.set(_QUIET),
-        LocalCluster(
-            n_workers=count,
-            threads_per_worker=1,
-            processes=True,
-            host=LOOPBACK,
-            protocol="tls://",
-            security=Security.temporary(),
-            dashboard_address=f"{LOOPBACK}:0",
-            worker_dashboard_address=f"{LOOPBACK}:0",
-            memory_limit=None,
-            resources={EMULATOR: 1} if emulator else None,
-            silence_logs=logging.CRITICAL,
-        ) as cluster,
-        Client(cluster, security=cluster.security, set_as_default=False) as client,
-    ):
-        yield client
+    with ExitStack() as stack:
+        stack.enter_context(dask.config.set(_QUIET))
+        with _interrupts_held():
+            cluster = stack.enter_context(_local(count, emulator))
+        yield stack.enter_context(Client(cluster, security=cluster.security, set_as_default=False))
+
+
+def _local(count: int, emulator: bool) -> LocalCluster:
+    return LocalCluster(
+        n_workers=count,
+        threads_per_worker=1,
+        processes=True,
+        host=LOOPBACK,
+        protocol="tls://",
+        security=Security.temporary(),
+        dashboard_address=f"{LOOPBACK}:0",
+        worker_dashboard_address=f"{LOOPBACK}:0",
+        memory_limit=None,
+        resources={EMULATOR: 1} if emulator else None,
+        silence_logs=logging.CRITICAL,
+    )
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """SIGINT waits until the context ends, and never reaches the threads and processes that are started within, nor
+    those that they start: Ctrl-C goes to everybody at the terminal, and only the client is to act on it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _remote(address: str) -> Client:

@@ -4,6 +4,7 @@ sides are compared."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,20 @@ def test_what_cannot_be_is_refused(words, message):
     assert code == 2
     assert message in output
     assert "Traceback" not in output
+
+
+@pytest.mark.parametrize("part", plan.PARTS, ids=lambda part: part.name)
+def test_every_grid_loads_and_its_quick_form_is_smaller(part, tmp_path):
+    for name in plan._wanted():  # that a trace is there is checked, what is in it only where it is replayed
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    quick = [] if part.quick_over is None else plan.cells(part, tmp_path, quick=True)
+    whole = plan.cells(replace(part, over=part.over[:1]), tmp_path, quick=False)
+    assert whole
+    assert len({cell.seed for cell in whole}) == (1 if part.name == "fig4a" else 5)
+    assert {cell.fabric for cell in quick} <= {cell.fabric for cell in whole}
+    assert {cell.keep for cell in [*quick, *whole]} == {"figures"}
+    assert len({cell.seed for cell in quick}) in (0, 1, 3)
 
 
 def test_the_paper_s_traces_are_found_where_they_are_said_to_be(tmp_path, monkeypatch):

@@ -94,6 +94,8 @@ def test_a_star_stands_for_every_item_of_a_list():
     ]
     with pytest.raises(SweepError, match="transfer is none"):
         expand("transfer.*", data)
+    with pytest.raises(SweepError, match="items of a list"):
+        expand("a.*", {"a": []})
 
 
 @pytest.mark.parametrize(
@@ -295,19 +297,24 @@ def test_an_interrupted_sweep_leaves_no_process_and_goes_on_where_it_was(checkou
     command = [sys.executable, str(checkout / "cli.py"), "sweep", str(spec), "--set", "workload.window_s=60"]
     command += ["--over", "workload.tenants.*.load=0.3,0.4,0.5,0.6", "--artifact-dir", str(grid), "--keep", "figures"]
     command += ["--workers", "1"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=checkout)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=checkout, start_new_session=True
+    )
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("1/16"):
             break
     family = psutil.Process(process.pid).children(recursive=True)
     assert family
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # a terminal sends it to every process of the command
+    else:
+        process.send_signal(number)
+    _, errors = process.communicate(timeout=150)
     assert process.returncode == code
     assert "the same command with --artifact-dir" in " ".join(errors.split())
     assert "Traceback" not in errors
-    gone_by_s = time.monotonic() + 10
+    gone_by_s = time.monotonic() + 30
     while any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in family):
         assert time.monotonic() < gone_by_s, family
         time.sleep(0.05)
