@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 SLICE = ROOT / "experiments" / "paper" / "slice.yaml"
@@ -122,8 +123,6 @@ def run(fabric: str, gpus: int, dilation: float, window_s: float, directory: Pat
 
 
 def _fabric(name: str) -> dict[str, Any]:
-    import yaml
-
     fabrics = {fabric["name"]: fabric for fabric in yaml.safe_load(SLICE.read_text())["fabrics"]}
     if name not in fabrics:
         raise SystemExit(f"no fabric {name!r} in {SLICE}; there are {', '.join(fabrics)}")
