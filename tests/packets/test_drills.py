@@ -1,7 +1,7 @@
 """Drills: parts of a run that are killed, frozen or starved of disk, and a run that is killed itself, at every moment.
 
 After each of them nothing of the run remains, its artifacts say what was lost, and what stood beside it still stands: a
-foreign namespace, a foreign bridge and another Open vSwitch. Two drills go on at a time: most of a drill is waiting.
+foreign namespace, a foreign bridge and another Open vSwitch. Some drills go on at a time: most of a drill is waiting.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pytest
 from bystander import Bystander, standing_beside
 from drill_runs import ENDED_S, Lane, Run, tried
 
-LANES = 2
+LANES = 3
 INVALID = 3
 FREEZE, KILL = signal.SIGSTOP, signal.SIGKILL
 CIRCUITS = "{name: circuits, kind: ocs, reconfiguration_ms: 25}"
@@ -170,7 +170,10 @@ class FullDisk:
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)], check=True)
         try:
             artifacts = disk / "artifacts" if self.where == "artifacts" else None
-            options = ("--set", "workload.warmup_s=2", "--set", "workload.window_s=3", "--pcap")
+            # long enough to be filled in the middle, short enough to be waited for: some of it shows at the end only
+            warmup_s, window_s = (2, 1) if self.moment.name == "warm-up" else (0, 3)
+            lengths = ("--set", f"workload.warmup_s={warmup_s}", "--set", f"workload.window_s={window_s}")
+            options = (*lengths, "--set", f"fabrics=[{CIRCUITS}]", "--pcap")
             run = lane.start(EXPERIMENT, *options, artifacts=artifacts)
             if not at_once:
                 self.moment.reach(run)
