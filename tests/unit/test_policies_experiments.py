@@ -9,6 +9,8 @@ import pytest
 
 from experiments.models import COMMITS
 from experiments.spec import load
+from results.metrics import mean_parts_s
+from simulation.twin import Twin
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 FILES = {0.0: "policies.yaml", 0.046: "policies-error-4.6.yaml", 0.10: "policies-error-10.yaml"}
@@ -50,3 +52,18 @@ def test_figure_4a_starts_the_same_delays_at_admission_and_after_prefill():
     assert {(request.new_tokens, request.cached_tokens) for request in requests} == {(4096, 0)}
     prefill_ms = experiment.timing.duration_s(4096, 0) * 1e3
     assert delays["none"][2] < prefill_ms < delays["none"][3], "delays on both sides of the prefill's length"
+
+
+def test_circuit_wait_tells_the_policies_apart_on_the_twin():
+    """What these files are for: the error costs the policy that books early, and no reservation costs most."""
+    wait_s: dict[tuple[str, float], float] = {}
+    for error in (0.0, 0.10):
+        experiment = load(EXPERIMENTS / FILES[error])
+        requests = experiment.requests(1)
+        for fabric in experiment.fabrics[:3]:
+            frame = Twin(experiment, fabric, 1, requests).run().frames.requests
+            wait_s[fabric.name, error] = mean_parts_s(frame)["circuit_wait_s"]
+    costs_s = {name: wait_s[name, 0.10] - wait_s[name, 0.0] for name in ("last-chunk", "admission", "none")}
+    assert costs_s["none"] == 0.0, "it predicts nothing"
+    assert costs_s["admission"] > 3 * costs_s["last-chunk"] > 0
+    assert wait_s["none", 0.0] > 10 * wait_s["admission", 0.10]
