@@ -7,6 +7,8 @@ everything that only it would have reached.
 
 from __future__ import annotations
 
+import math
+
 from simulation.flows import Flow, FlowNetwork, Link
 from simulation.max_min import max_min
 
@@ -66,10 +68,11 @@ class FairNetwork(FlowNetwork):
             path = []
             for link in flow.path:
                 if link.tight:
-                    path.append(link.number)
-                    if link.number not in left:
-                        others = sum([each.rate for each in link.flows if each not in inside])
-                        left[link.number] = max(link.capacity - others, 0.0)
+                    number = link.number
+                    path.append(number)
+                    if number not in left:
+                        room = link.capacity - sum([each.rate for each in link.flows if each not in inside])
+                        left[number] = room if room > 0.0 else 0.0
             paths.append(path)
         rates = max_min(paths, [flow.limit for flow in inside], left)
         for flow, rate in zip(inside, rates, strict=True):
@@ -80,6 +83,7 @@ class FairNetwork(FlowNetwork):
         that has none."""
         found: dict[Flow, None] = {}
         seen = set(inside)
+        tolerance = self._tolerance
         for flow in inside:
             bound = self._has_bottleneck(flow)
             for link in flow.path:
@@ -87,14 +91,17 @@ class FairNetwork(FlowNetwork):
                     continue
                 if not link.known:
                     self._look(link)
-                faster_than = flow.rate + self._tolerance if not bound and link.fastest is not None else None
+                full = link.fastest is not None
+                faster_than = flow.rate + tolerance if full and not bound else math.inf
                 for other in link.flows:
-                    if faster_than is not None and other.rate > faster_than:
+                    if other.rate > faster_than:
                         if other not in inside:
                             found[other] = None
                     elif other not in seen:
                         seen.add(other)
-                        if not self._has_bottleneck(other):
+                        # its own limit first: most have that for a bottleneck
+                        short = other.limit - other.rate
+                        if not -tolerance <= short <= tolerance and not self._has_bottleneck(other):
                             found[other] = None
         return found
 
