@@ -6,7 +6,6 @@ A trace that is too short for its tenant's load may be superposed with shifted c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace as changed
 from typing import Final
 
 import numpy as np
@@ -119,6 +118,8 @@ def _superposed(trace: Trace, times_s: Sequence[float], shifts: Sequence[float])
         for i, (time_s, row) in enumerate(zip(times_s, trace.rows, strict=True)):
             at_s = (time_s + shift * length_s) % length_s
             session = f"{row.session}{suffix}" if row.session else ""
-            merged.append((at_s, copy, i, changed(row, time_s=at_s, session=session)))
+            # written out: `dataclasses.replace` would take a third of the time that the arrivals of a window take
+            turned = TraceRow(at_s, row.new_tokens, row.cached_tokens, session, row.line, row.output_tokens)
+            merged.append((at_s, copy, i, turned))
     merged.sort(key=lambda item: item[:3])
     return Trace([row for *_, row in merged], trace.report), [at_s for at_s, *_ in merged]
