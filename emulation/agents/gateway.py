@@ -44,13 +44,15 @@ class GatewayAgent(Agent):
         self._balance = LeastUnfinished()
         self._prefills: dict[str, LineLink] = {}
         self._links: list[LineLink] = []
-        self._arbiter = None if config.srpt is None else Arbiter(config.srpt, self._tell_sender)
+        self._arbiter: Arbiter | None = None
         self._next = 0
         self._done = 0
         self._failed = 0
 
     async def setup(self) -> None:
         """Connect to every instance."""
+        if self.config.srpt is not None:
+            self._arbiter = Arbiter(self.config.srpt, self._tell_sender, asyncio.get_running_loop().call_later)
         await asyncio.gather(*(self._connect(name) for name in self.config.instances))
 
     async def _connect(self, name: str) -> None:

@@ -103,7 +103,7 @@ class Ranks(Generic[Name]):
     def rank(self) -> dict[Name, int]:
         """The new levels of those flows whose level has changed; a new flow is one of them."""
         before = {name: flow.level for name, flow in self._flows.items()}
-        ordered = sorted(self._flows.values(), key=lambda flow: flow.order)
+        ordered = sorted(self._flows.values(), key=lambda flow: (flow.remaining_bytes, flow.number))
         levels = self._levels(ordered, keep=True)
         if max(levels, default=0) >= LEVELS:
             levels = self._levels(ordered, keep=False)

@@ -1,5 +1,6 @@
 """The arbiter of shortest remaining first: what senders tell it, and whom it tells what."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ class Desk:
     def __init__(self, uplinks: int = 1, racks: dict[str, int] = RACKS) -> None:
         self.told: list[tuple[str, str]] = []
         self.levels: dict[str, list[int]] = {}
-        self.arbiter = Arbiter(SrptConfig(racks, uplinks), self._hear)
+        self.later: list[Callable[[], None]] = []
+        self.arbiter = Arbiter(SrptConfig(racks, uplinks), self._hear, lambda _, callback: self.later.append(callback))
 
     def _hear(self, prefill: str, message: dict) -> None:
         self.told.append((prefill, message["id"]))
@@ -27,6 +29,10 @@ class Desk:
     def remaining(self, prefill: str, request_id: str, decode: str, *sizes: int) -> None:
         message = {"type": "kv_remaining", "id": request_id, "decode": decode, "bytes": list(sizes)}
         self.arbiter.on_message(prefill, message)
+
+    def settle(self) -> None:
+        while self.later:
+            self.later.pop()()
 
     def ended(self, prefill: str, request_id: str) -> None:
         self.arbiter.on_message(prefill, {"type": "kv_ended", "id": request_id})
@@ -70,8 +76,24 @@ def test_word_that_changes_no_order_is_passed_on_to_nobody():
     said = len(desk.told)
     desk.remaining("p0", "a", "d0", 550)
     assert len(desk.told) == said
+    assert not desk.later
     desk.remaining("p0", "a", "d0", 400)
+    desk.settle()
     assert desk.levels["a"] < desk.levels["b"]
+
+
+def test_who_starts_is_told_at_once_and_what_overtakes_is_settled_together():
+    desk = Desk()
+    for number in range(3):
+        desk.remaining(f"p{number}", f"r{number}", "d0", 300 - number)
+    said = len(desk.told)
+    assert {name for _, name in desk.told} == {"r0", "r1", "r2"}
+    for number in range(3):
+        desk.remaining(f"p{number}", f"r{number}", "d0", 100 + number)
+    assert len(desk.told) == said
+    assert len(desk.later) == 1
+    desk.settle()
+    assert desk.levels["r0"] < desk.levels["r1"] < desk.levels["r2"]
 
 
 def test_what_a_lost_sender_sent_is_in_nobodys_way():
