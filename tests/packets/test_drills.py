@@ -279,7 +279,7 @@ def lanes(
 
     hurried = Path("/sys/kernel/rcu_expedited")
     before = namespaces(), hurried.read_text() if hurried.exists() else ""
-    items = [item for item in request.session.items if item.fspath == request.fspath and hasattr(item, "callspec")]
+    items = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
     lanes = Lanes(tmp_path_factory.mktemp("drills"), [item.callspec.params["drill"] for item in items])
     yield lanes
     lanes.close()
