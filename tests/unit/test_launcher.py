@@ -131,9 +131,9 @@ def test_test_runs_each_tier_in_a_process_of_its_own(ready: Checkout, tmp_path: 
     assert ready.run("test", "-k", "a or b", cwd=tmp_path).stdout.splitlines() == [
         f"pytest {ready.path} tests/openflow -k a or b",
         f"pytest {ready.path} tests/unit --numprocesses=logical -k a or b",
+        f"pytest {ready.path} tests/vm -k a or b",
         f"pytest {ready.path} tests/benchmarks -k a or b",
         f"pytest {ready.path} tests/packets -k a or b",
-        f"pytest {ready.path} tests/vm -k a or b",
     ]
 
 
@@ -144,6 +144,37 @@ def test_the_test_of_the_whole_chain_is_asked_for_by_name(ready: Checkout, tmp_p
         "1",
         f"pytest {ready.path} tests/vm/test_chain.py -rA --capture=no -x",
     ]
+
+
+def test_an_interrupt_ends_the_tier_that_runs_beside_the_others_too(ready: Checkout, tmp_path: Path) -> None:
+    """It runs in the background, where the terminal's Ctrl-C does not reach it."""
+    pids = tmp_path / "pids"
+    (ready.path / "pytest.py").write_text(
+        f"import os, sys, time; open({str(pids)!r}, 'a').write(f'{{os.getpid()}} {{sys.argv[1]}}\\n'); time.sleep(30)"
+    )
+    env = {**os.environ, "PATH": f"{ready.programs}:{os.environ['PATH']}"}
+    with subprocess.Popen([str(ready.path / "heliograph"), "test"], env=env, start_new_session=True) as running:
+        deadline_s = time.monotonic() + 20
+        while len(started := pids.read_text().splitlines() if pids.exists() else []) < 2:
+            assert time.monotonic() < deadline_s, started
+            time.sleep(0.02)
+        os.killpg(running.pid, signal.SIGINT)
+        assert running.wait(20) == 130
+    for line in started:
+        deadline_s = time.monotonic() + 10
+        while Path(f"/proc/{line.split()[0]}").exists():
+            assert time.monotonic() < deadline_s, f"{line} still runs"
+            time.sleep(0.02)
+
+
+@pytest.mark.parametrize("tier", ["tests/vm", "tests/unit", "tests/packets"])
+def test_a_tier_that_fails_fails_the_tests(ready: Checkout, tmp_path: Path, tier: str) -> None:
+    (ready.path / "pytest.py").write_text(
+        f"import sys; print('tests said'); sys.exit(4 if {tier!r} in sys.argv else 0)"
+    )
+    done = ready.run("test", cwd=tmp_path)
+    assert done.returncode == 4
+    assert done.stdout.count("tests said") == 5
 
 
 @pytest.mark.parametrize(("status", "expected"), [(1, 1), (2, 2), (5, 0)])
