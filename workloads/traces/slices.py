@@ -118,7 +118,7 @@ def _superposed(trace: Trace, times_s: Sequence[float], shifts: Sequence[float])
         for i, (time_s, row) in enumerate(zip(times_s, trace.rows, strict=True)):
             at_s = (time_s + shift * length_s) % length_s
             session = f"{row.session}{suffix}" if row.session else ""
-            # written out: `dataclasses.replace` would take a third of the time that the arrivals of a window take
+            # written out: `dataclasses.replace` would take a quarter of the time of a window's arrivals
             turned = TraceRow(at_s, row.new_tokens, row.cached_tokens, session, row.line, row.output_tokens)
             merged.append((at_s, copy, i, turned))
     merged.sort(key=lambda item: item[:3])
