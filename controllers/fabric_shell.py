@@ -6,7 +6,6 @@ their own.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -15,12 +14,11 @@ from typing import Any, TypeVar
 from controllers.circuit_keeper import CircuitKeeper, grant, record
 from controllers.config import ControllerConfig
 from controllers.datapaths import DatapathFault
-from controllers.deadline import LIMIT_S, decides_within
+from controllers.deadline import LIMIT_S, decided
 from controllers.demand import Demand, EventError, FabricController, Placement
 from controllers.event_log import EventLog
 from controllers.grants import GrantStream, GrantStreams
 from controllers.metrics import Metrics
-from controllers.plugin import PluginFault, last_lines
 from controllers.purge import UnixctlError
 from controllers.reconfiguration import Switches
 from controllers.reservations import Reservations
@@ -67,8 +65,6 @@ class FabricShell:
         self._log = log
         self._cleared: set[int] = set()
         self._laying = False
-        policies = (config.fabric.commit, config.fabric.decode_choice)
-        self._plugins = ", ".join(policy for policy in policies if ":" in policy)
         self._keeper: CircuitKeeper | None = None
         if switches is not None:
             assert isinstance(core, Reservations)
@@ -259,22 +255,8 @@ class FabricShell:
 
     def _checked(self, decide: Callable[[float], Answer], now_s: float) -> Answer:
         """A decision; raises PluginFault where a plug-in fails, takes too long or names no decode instance."""
-        guard = decides_within(LIMIT_S, self._plugins) if self._plugins else contextlib.nullcontext()
-        try:
-            with guard:
-                answer = decide(now_s)
-        except (EventError, PluginFault):
-            raise
-        except Exception as error:
-            if ":" not in self.config.fabric.commit:
-                raise
-            raise PluginFault(f"commit rule {self.config.fabric.commit} failed:\n{last_lines(error)}") from error
-        if isinstance(answer, Placement) and answer.decode not in self.config.decodes:
-            known = ", ".join(self.config.decodes)
-            raise PluginFault(
-                f"{self._plugins} placed a request on {answer.decode!r}; the decode instances are {known}"
-            )
-        return answer
+        fabric = self.config.fabric
+        return decided(decide, now_s, fabric.commit, fabric.decode_choice, self.config.decodes, limit_s=LIMIT_S)
 
 
 def _check_prediction(predicted_end_s: float, at_s: float) -> None:
