@@ -33,7 +33,6 @@ from workloads.prefill import TIMINGS
 from workloads.request import Request
 
 GATEWAY_IP, PREFILL_IP, DECODE_IP = "127.86.0.1", "127.86.1.1", "127.86.2.1"
-PORT = 7000
 DELAY_S, REQUESTS, SPACING_S = 0.050, 50, 0.012
 COUNTDOWN_S, PATIENCE_S = 0.2, 10.0
 
@@ -70,7 +69,7 @@ def client_error(*, delay_s: float = DELAY_S, requests: int = REQUESTS, spacing_
         file.write_text("".join(json.dumps(asdict(request)) + "\n" for request in offered))
         stub = _Stub(delay_s)
         try:
-            measured_s = dict(_measure(_config(file)))
+            measured_s = dict(_measure(_config(file, stub.port)))
         finally:
             stub.close()
     missing = [request.id for request in offered if request.id not in measured_s or request.id not in stub.delays_s]
@@ -80,7 +79,7 @@ def client_error(*, delay_s: float = DELAY_S, requests: int = REQUESTS, spacing_
     return ClientError(requests, median(errors_s), percentile(errors_s, 99) or 0.0, max(errors_s))
 
 
-def _config(requests_file: Path) -> dict[str, Any]:
+def _config(requests_file: Path, port: int) -> dict[str, Any]:
     instance = {"namespace": "", "gpu_ips": []}
     return {
         "run_clock": {"time_dilation": 1},
@@ -99,7 +98,7 @@ def _config(requests_file: Path) -> dict[str, Any]:
         ],
         "gateway": {"name": "gw", "namespace": "", "host_ip": GATEWAY_IP},
         "tenants": {"t": {"prefills": ["p0"], "decodes": ["d0"]}},
-        "ports": {"request": PORT, "kv": PORT + 1},
+        "ports": {"request": port, "kv": port},
         "requests_file": str(requests_file),
     }
 
@@ -146,15 +145,16 @@ class _Stub:
     fault: str = ""
 
     def __post_init__(self) -> None:
-        self._listeners = []
+        self._listeners: list[socket.socket] = []
+        self.port = 0  # the kernel's choice for the first, and the same for the second
         for ip in (PREFILL_IP, DECODE_IP):
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                listener.bind((ip, PORT))
+                listener.bind((ip, self.port))
             except OSError as error:
-                raise SelfTestError(f"cannot listen on {ip}:{PORT} for the self-test: {error.strerror}") from error
+                raise SelfTestError(f"cannot listen on {ip}:{self.port}: {error.strerror}") from error
             listener.listen(1)
+            self.port = listener.getsockname()[1]
             self._listeners.append(listener)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="stub", daemon=True)
