@@ -89,9 +89,8 @@ class PrefillAgent(Agent):
         self._links.add(link)
 
     def _to_gateway(self, message: Message) -> None:
-        if self._gateway is None:
-            raise ConnectionError("the gateway is not connected")
-        self._gateway.send(message)
+        if self._gateway is not None:  # without it the run is over; who waits for its answer says so
+            self._gateway.send(message)
 
     def _on_request(self, index: int, message: Message) -> None:
         request = self.config.requests[index]

@@ -1,5 +1,7 @@
 """The arbiter of shortest remaining first: what senders tell it, and whom it tells what."""
 
+import asyncio
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,6 +9,9 @@ import pytest
 
 from emulation.agents.arbiter import Arbiter
 from emulation.agents.config import SrptConfig
+from emulation.agents.wire import FrameHeader, Part
+from emulation.marks import tos
+from emulation.transfer import Frame, open_connection
 from tests.unit.agents_stand_in import a_request
 from tests.unit.test_agents_end_to_end import Launch, launch, run  # noqa: F401
 
@@ -124,3 +129,32 @@ def test_agents_ask_for_a_level_before_they_send(launch: Launch, tmp_path: Path,
     records = run(agents)
     assert agents.of("error") == []
     assert {record["status"] for record in records.values()} == {"completed"}
+
+
+def test_a_connection_marks_its_packets_and_knows_what_has_arrived() -> None:
+    async def work() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        rate = {"congestion_control": "cubic", "rate_bytes_per_s": 4.5e6}
+        connection = await open_connection("127.0.0.1", listener.getsockname(), **rate)
+        peer, _ = listener.accept()
+        done: list[Frame] = []
+        frame = Frame(FrameHeader(0, 0, Part.ALL, 5_000, False), done.append, lambda *_: None)
+        connection.mark(3)
+        assert connection._socket.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) == tos(3)
+        with pytest.raises(ValueError, match="level is 8"):
+            connection.mark(8)
+        connection.enqueue(frame)
+        connection.release(frame, 3_000)
+        while connection.delivered_bytes < 3_000:
+            await asyncio.sleep(0.001)
+        assert done == []
+        connection.release(frame, 5_000)
+        while not done:
+            await asyncio.sleep(0.001)
+        assert connection.delivered_bytes == 5_000
+        connection.close()
+        connection.mark(1)  # one that is over has nothing to mark
+        for end in (peer, listener):
+            end.close()
+
+    asyncio.run(asyncio.wait_for(work(), 10))
