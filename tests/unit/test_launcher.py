@@ -257,6 +257,8 @@ def test_without_root_a_command_that_needs_a_missing_program_says_which_and_how_
         ["run", "x.yaml", "--dry-run"],
         ["run", "--help"],
         ["doctor"],
+        ["sweep", "x.yaml"],
+        ["sweep", "x.yaml", "--emulate", "--scheduler", "tcp://10.0.0.1:8786"],
     ],
 )
 def test_without_root_what_needs_no_network_works_without_system_packages(
@@ -267,6 +269,14 @@ def test_without_root_what_needs_no_network_works_without_system_packages(
     done = ready.run(*arguments)
     assert done.returncode == 0
     assert done.stdout.split()[2:] == arguments
+
+
+def test_a_sweep_that_emulates_here_needs_what_a_run_needs(ready: Checkout) -> None:
+    ready.need("no-such-program")
+    ready.set_up()
+    done = ready.run("sweep", "x.yaml", "--emulate")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "sweep: not found on this system: no-such-program" in done.stderr
 
 
 class Installation:
