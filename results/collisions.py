@@ -6,10 +6,9 @@ transfer's first byte at the receiver to its last.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -19,8 +18,7 @@ from results.parts import covered_s
 from results.schema import is_warmup
 
 
-@dataclass(frozen=True, slots=True)
-class _Flow:
+class _Flow(NamedTuple):
     row: int
     nic: tuple[str, int]
     start_s: float
@@ -36,9 +34,9 @@ def with_collisions(transfers: pd.DataFrame, racks: Mapping[str, int]) -> pd.Dat
         for flow in flows:
             shared.setdefault(flow.row, [])
             sharers.setdefault(flow.row, 0)
-        for others, flow, interval in _meetings(flows):
+        for flow, most, interval in _meetings(flows):
             shared[flow.row].append(interval)
-            sharers[flow.row] = max(sharers[flow.row], others)
+            sharers[flow.row] = max(sharers[flow.row], most)
     found = transfers.copy()
     # on both links at once counts once
     found["shared_s"] = pd.Series({row: covered_s(spans) for row, spans in shared.items()}, dtype="float64")
@@ -87,34 +85,40 @@ def _by_link(transfers: pd.DataFrame, racks: Mapping[str, int]) -> dict[tuple[st
     ended = transfers.dropna(subset=["uplink", "first_byte_s", "last_byte_s"])
     columns = ("prefill", "decode", "rank", "uplink", "first_byte_s", "last_byte_s")
     for row, prefill, decode, rank, uplink, start_s, end_s in zip(
-        ended.index, *(ended[column] for column in columns), strict=True
+        ended.index.tolist(), *(ended[column].tolist() for column in columns), strict=True
     ):
         if racks.get(prefill) == racks.get(decode):
             continue
         for way, instance in (("up", prefill), ("down", decode)):
-            links[way, racks[instance], int(uplink)].append(_Flow(row, (instance, int(rank)), start_s, end_s))
+            links[way, racks[instance], uplink].append(_Flow(row, (instance, rank), start_s, end_s))
     return links
 
 
-def _meetings(flows: Iterable[_Flow]) -> Iterable[tuple[int, _Flow, tuple[float, float]]]:
-    """(others of another NIC, flow, interval) for each stretch in which nothing on a link starts or ends."""
-    moments = sorted(
-        [(flow.start_s, 1, number, flow) for number, flow in enumerate(flows)]
-        + [(flow.end_s, 0, number, flow) for number, flow in enumerate(flows)],
-        key=lambda moment: moment[:3],
-    )
-    on_link: dict[int, _Flow] = {}
-    since_s = 0.0
-    for at_s, starts, _, flow in moments:
-        if at_s > since_s and len(on_link) > 1:
-            nics: dict[tuple[str, int], int] = defaultdict(int)
-            for each in on_link.values():
-                nics[each.nic] += 1
-            for each in on_link.values():
-                if others := len(on_link) - nics[each.nic]:
-                    yield others, each, (since_s, at_s)
-        since_s = at_s
+def _meetings(flows: Sequence[_Flow]) -> Iterator[tuple[_Flow, int, tuple[float, float]]]:
+    """(flow, most others of another NIC at once, interval) for each stretch in which a flow is not alone on a link."""
+    moments = [(flow.start_s, 1, number) for number, flow in enumerate(flows)]
+    moments += [(flow.end_s, 0, number) for number, flow in enumerate(flows)]
+    moments.sort()
+    here: dict[int, tuple[str, int]] = {}  # number -> NIC
+    of_nic: Counter[tuple[str, int]] = Counter()
+    met: dict[int, tuple[float, int]] = {}  # number -> since when, most others
+    for at_s, starts, number in moments:
+        nic = flows[number].nic
         if starts:
-            on_link[flow.row] = flow
-        else:
-            on_link.pop(flow.row, None)
+            here[number] = nic
+            of_nic[nic] += 1
+        elif here.pop(number, None) is not None:
+            of_nic[nic] -= 1
+            if number in met:
+                since_s, most = met.pop(number)
+                yield flows[number], most, (since_s, at_s)
+        total = len(here)
+        for each, own in here.items():
+            others = total - of_nic[own]
+            if others and each not in met:
+                met[each] = at_s, others
+            elif others > met.get(each, (0.0, others))[1]:
+                met[each] = met[each][0], others
+            elif not others and each in met:
+                since_s, most = met.pop(each)
+                yield flows[each], most, (since_s, at_s)
