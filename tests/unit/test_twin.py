@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 from twin_cases import EPS, OCS, R, experiment, ttft_ms, turn, twin
 
 from emulation.fabric_plan import DRAIN_S as EMULATION_DRAIN_S
+from experiments.spec import load
 from simulation.constants import Constants
-from simulation.twin import DRAIN_S
+from simulation.twin import DRAIN_S, Twin
 from workloads.flow_hash import hashed_uplink
 
 T_MS, LAYER_MS, ALL_MS = 190.8682, 0.025031, 121.4236
 STANDS = {"p0": "d0"}
+SPEED = Path(__file__).resolve().parents[2] / "experiments" / "twin-speed.yaml"
 
 
 def test_the_ceiling_is_the_prefill_itself(tmp_path):
@@ -224,3 +227,23 @@ def test_a_rank_that_waits_for_its_connection_when_the_run_ends_has_sent_nothing
     transfers = twin(slow, *turns, uplinks=uplinks).frames.transfers
     sent = list(zip(transfers["request"], transfers["rank"], strict=True))
     assert sent == [("r0", 0), ("r0", 1), ("r1", 0), ("r1", 1), ("r2", 1)]
+
+
+@pytest.mark.parametrize("profile", ["tracelab", "agentx"])
+@pytest.mark.parametrize("gpus", [128, 256])
+def test_nodes_of_eight_gpus_at_the_papers_sizes(profile, gpus):
+    """Two instances of four ranks a node: a circuit joins the same half of a prefill's and a decode's node."""
+    halves = [f"cluster.{role}_instances={gpus // 8}" for role in ("prefill", "decode")]
+    case = load(SPEED, [*halves, "workload.window_s=2", "workload.warmup_s=1", f"workload.tenants.0.profile={profile}"])
+    requests = case.requests(1)
+    means = {}
+    for fabric in case.fabrics:
+        result = Twin(case, fabric, 1, requests).run()
+        assert set(result.frames.requests["status"]) == {"completed"}
+        if fabric.kind != "none":
+            assert len(result.frames.transfers) == 4 * len(requests)
+            ends = result.frames.transfers[["prefill", "decode"]].map(lambda name: int(name[1:]) % 2)
+            assert fabric.kind == "eps" or (ends["prefill"] == ends["decode"]).all()
+        means[fabric.name] = result.frames.requests["ttft_s"].mean()
+    assert means["ceiling"] <= means["ocs-25ms"]
+    assert means["ceiling"] <= means["eps-2to1-adaptive"] <= means["eps-2to1-ecmp"]
