@@ -53,6 +53,10 @@ def build(run: Run) -> None:
     run.wait_for("circuits: build")
 
 
+def connect(run: Run) -> None:
+    run.wait_for("circuits: connect")
+
+
 def clock(run: Run) -> None:
     run.wait_for(" s  sent ")
     time.sleep(0.8)
@@ -76,6 +80,7 @@ MOMENTS = (
     Moment("run", ("--set", "workload.window_s=60"), clock),
     Moment("tear-down", ("--set", f"fabrics=[{CIRCUITS}]"), Run.wait_for_the_last_request),
 )
+CONNECT = Moment("connect", ("--set", "workload.window_s=60"), connect)
 
 
 # -- drills ----------------------------------------------------------------------------------------------------------
@@ -222,6 +227,8 @@ DRILLS: list[Callable[[Lane], None]] = [
     twenty_kills,
     *(Part(part, FREEZE, moment) for part in PARTS for moment in MOMENTS),
     *(Part(part, KILL, moment) for part in PARTS for moment in MOMENTS),
+    Part("controller", FREEZE, CONNECT),  # while the run waits for its answer
+    Part("agent", KILL, CONNECT),
     *(Signal(number, moment) for number in (signal.SIGINT, signal.SIGTERM) for moment in MOMENTS),
     *(FullDisk(where, moment) for where, moment in itertools.product(("artifacts", "run"), MOMENTS)),
 ]
