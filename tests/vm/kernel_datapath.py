@@ -1,0 +1,111 @@
+"""What the booted machine of test_kernel_datapath.py does, in order, with the kernel's datapath. The file it is given
+says what came of each part; whatever raises ends the machine with its traceback on the console.
+
+    1. doctor       what this kernel has
+    2. circuits     a small experiment over optical circuits: agents, controller, Open vSwitch
+    3. link delay   netem on every link of a leaf-spine, by the round trip of a packet
+    4. dark time    circuits swapped under streams of frames: no frame may cross in the dark
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import types
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "packets")]
+# A package of the environment is called `tests` as well, and would be found first.
+sys.modules["tests"] = types.ModuleType("tests")
+sys.modules["tests"].__path__ = [str(ROOT / "tests")]
+
+from emulation.fabric_plan import FabricPlan  # noqa: E402
+from emulation.fabric_run import FabricRun  # noqa: E402
+from emulation.ledger import RunLedger  # noqa: E402
+from emulation.preflight import capabilities, choose_datapath  # noqa: E402
+from emulation.probe import Path as ProbePath  # noqa: E402
+from emulation.probe import round_trip_s  # noqa: E402
+from emulation.testbed import Testbed  # noqa: E402
+from experiments.spec import load  # noqa: E402
+from tests.packets import test_dark_time  # noqa: E402
+from tests.packets.circuit_switch import CircuitSwitch  # noqa: E402
+from topologies.leaf_spine import LeafSpine  # noqa: E402
+
+EXPERIMENT = ROOT / "experiments" / "datapaths.yaml"
+CIRCUITS = 1  # of its fabrics
+ROUNDS = 8
+LINK_DELAY_S = 0.02  # long beside what eight hops cost an emulated processor
+
+
+def doctor(scratch: Path) -> dict[str, Any]:
+    return {capability.name: asdict(capability) for capability in capabilities()}
+
+
+def circuits(scratch: Path) -> dict[str, Any]:
+    experiment = load(EXPERIMENT, ["workload.window_s=3"])
+    requests = tuple(experiment.arrivals(1).requests)
+    plan = FabricPlan(experiment, experiment.fabrics[CIRCUITS], 1, requests)
+    with RunLedger.open("vm") as ledger:
+        silent: Callable[..., None] = lambda *_: None  # noqa: E731
+        result = FabricRun(plan, ledger, choose_datapath(), report=print, progress=silent, keep_logs=scratch).run()
+    frames = result.frames
+    return {
+        "failure": result.failure,
+        "fidelity": result.fidelity,
+        "offered": len(requests),
+        "completed": int((frames.requests["status"] == "completed").sum()),
+        "switched": int(frames.circuits["needs_switch"].sum()),
+        "goodput_bps": plan.kv_goodput_bps,
+    }
+
+
+def link_delay(scratch: Path) -> dict[str, float]:
+    found = {}
+    for name, delay_s in (("without", 0.0), ("with", LINK_DELAY_S)):
+        with RunLedger.open("vm") as ledger:
+            testbed = Testbed(
+                LeafSpine(racks=2, hosts_per_rack=1, uplinks=1, goodput_bps=9e6), ledger, link_delay_s=delay_s
+            )
+            with testbed.build():
+                ends = testbed.namespace("h0"), testbed.namespace("h1")
+                path = ProbePath(ends[0], "10.0.0.1", ends[1], "10.0.1.1")
+                found[f"{name}_s"] = round_trip_s(path, rounds=10)
+    return found
+
+
+def dark_time(scratch: Path) -> dict[str, Any]:
+    # Frames a millisecond apart: an emulated processor sends and receives them all.
+    test_dark_time.ROUNDS, test_dark_time.PERIOD_S = ROUNDS, 0.001
+    switch = CircuitSwitch(
+        scratch, test_dark_time.PREFILLS, test_dark_time.DECODES, test_dark_time.FABRIC, datapath=choose_datapath()
+    )
+    try:
+        switch.start()
+        observed = test_dark_time.swap_under_streams(switch)
+    finally:
+        switch.stop()
+    return {
+        **observed.figures(),
+        "switches": len(observed.switches),
+        "leaks_s": observed.leaks_s(),
+        "faults": observed.faults,
+        "dark_s": observed.dark_times_s(),
+    }
+
+
+def main() -> None:
+    result: dict[str, Any] = {"datapath": choose_datapath()}
+    for part in (doctor, circuits, link_delay, dark_time):
+        with tempfile.TemporaryDirectory(prefix="hg-", dir="/run") as scratch:
+            result[part.__name__] = part(Path(scratch))
+        print(f"kernel_datapath: {part.__name__}: done", flush=True)
+        Path(sys.argv[1]).write_text(json.dumps(result, indent=1, default=str))
+
+
+if __name__ == "__main__":
+    main()
