@@ -11,7 +11,7 @@ from twin_cases import EPS, OCS, R, experiment, ttft_ms, turn, twin
 from emulation.fabric_plan import DRAIN_S as EMULATION_DRAIN_S
 from experiments.spec import load
 from simulation.constants import Constants
-from simulation.twin import DRAIN_S, Twin
+from simulation.twin import DRAIN_S, Twin, cluster_of
 from workloads.flow_hash import hashed_uplink
 
 T_MS, LAYER_MS, ALL_MS = 190.8682, 0.025031, 121.4236
@@ -236,6 +236,8 @@ def test_nodes_of_eight_gpus_at_the_papers_sizes(profile, gpus):
     halves = [f"cluster.{role}_instances={gpus // 8}" for role in ("prefill", "decode")]
     case = load(SPEED, [*halves, "workload.window_s=2", "workload.warmup_s=1", f"workload.tenants.0.profile={profile}"])
     requests = case.requests(1)
+    # with few requests each decode may serve one prefill only, so that all pairs would agree by chance
+    assert cluster_of(case).reachable["p1"] == [f"d{number}" for number in range(1, gpus // 8, 2)]
     means = {}
     for fabric in case.fabrics:
         result = Twin(case, fabric, 1, requests).run()
