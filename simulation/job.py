@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controllers.demand import Placement
+from controllers.reservations import Reservations
 from simulation.release import Piece
 from workloads.prefill import PrefillPlan
 from workloads.request import Request
@@ -95,3 +96,28 @@ class Job:
                 }
             )
         return rows
+
+
+def circuit_events(core: Reservations) -> list[dict[str, Any]]:
+    """What the controller's log would hold at the end: for each window, its last plan and what happened when."""
+    events = []
+    for window in core.windows.values():
+        row = {
+            "event": "window",
+            "window": window.id,
+            "request": window.request_id,
+            "part": window.part,
+            "prefill": window.prefill,
+            "decode": window.decode,
+            "start_s": window.start_s,
+            "live_s": window.live_s,
+            "end_s": window.end_s,
+            "needs_switch": window.needs_switch,
+            "reason": window.reason,
+        }
+        reached = (("dark", window.dark_at_s), ("live", window.live_at_s), (window.state, window.released_at_s))
+        events += [row | {"state": state, "t_s": at_s} for state, at_s in reached if at_s is not None]
+        if events and events[-1]["window"] == window.id:
+            continue
+        events.append(row | {"state": window.state, "t_s": window.start_s})
+    return events

@@ -15,7 +15,6 @@ from typing import Any
 
 import pandas as pd
 
-from controllers import config as controller_config
 from controllers.demand import Demand, FabricController, Placement
 from controllers.reservations import Reservations
 from experiments.spec import Eps, Experiment, Fabric, Ocs
@@ -25,11 +24,11 @@ from results.merge import Frames, merge
 from results.schema import LINKS
 from simulation.clock import VirtualClock
 from simulation.constants import Constants
-from simulation.job import Job
+from simulation.job import Job, circuit_events
 from simulation.networks import Ceiling, CircuitNetwork, Network, PacketNetwork
 from simulation.packet_fabric import PacketFabric
 from simulation.release import release_pieces
-from topologies.cluster import Cluster
+from simulation.setting import build_core, cluster_of
 from workloads.request import Request
 from workloads.serving import KvStream, LastChunkStarted, LeastUnfinished, PrefillQueue, PrefillStarted, kv_due_s
 
@@ -261,72 +260,6 @@ class Twin:
             rows = self._packets.link_rows(self._network.flows.carried_bytes)
             updates = self._network.flows.recomputed
         return TwinResult(frames, LINKS.frame(rows), self._clock.now_s, self._clock.actions, updates)
-
-
-def cluster_of(experiment: Experiment) -> Cluster:
-    """Instances, racks and who can reach whom; the KV links are the twin's own."""
-    cluster = experiment.cluster
-    return Cluster(
-        prefill_instances=cluster.prefill_instances,
-        decode_instances=cluster.decode_instances,
-        gpus_per_instance=cluster.gpus_per_instance,
-        instances_per_rack=cluster.instances_per_rack,
-        racks=cluster.racks,
-        gpus_per_node=experiment.gpus_per_node,
-        fabric="none",
-    )
-
-
-def build_core(
-    experiment: Experiment, fabric: Fabric, cluster: Cluster, seed: int, constants: Constants
-) -> FabricController:
-    """The controller's own core, made by the controller's own loader: whatever policy that knows, the twin knows."""
-    reachable = {
-        prefill: [decode for decode in cluster.reachable[prefill] if decode in owned.decodes]
-        for owned in experiment.owned_instances().values()
-        for prefill in owned.prefills
-    }
-    policy: dict[str, Any] = {"choice": getattr(fabric, "decode_choice", "least-loaded")}
-    if isinstance(fabric, Ocs):
-        policy |= {
-            "reconfiguration_s": fabric.reconfiguration_s,
-            "excess_s": constants.calibrated_excess_s,
-            "commit": fabric.commit,
-            "reuse": fabric.reuse,
-        }
-    return controller_config.build_core(
-        fabric.kind,
-        reachable,
-        transfer=experiment.transfer,
-        rate_bytes_per_s=experiment.kv_goodput_bytes_per_s,
-        seed=seed,
-        **policy,
-    )
-
-
-def circuit_events(core: Reservations) -> list[dict[str, Any]]:
-    """What the controller's log would hold at the end: for each window, its last plan and what happened when."""
-    events = []
-    for window in core.windows.values():
-        row = {
-            "event": "window",
-            "window": window.id,
-            "request": window.request_id,
-            "part": window.part,
-            "prefill": window.prefill,
-            "decode": window.decode,
-            "start_s": window.start_s,
-            "live_s": window.live_s,
-            "end_s": window.end_s,
-            "needs_switch": window.needs_switch,
-            "reason": window.reason,
-        }
-        reached = (("dark", window.dark_at_s), ("live", window.live_at_s), (window.state, window.released_at_s))
-        events += [row | {"state": state, "t_s": at_s} for state, at_s in reached if at_s is not None]
-        if events and events[-1]["window"] == window.id:
-            continue
-        events.append(row | {"state": window.state, "t_s": window.start_s})
-    return events
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from twin_cases import EPS, OCS, R, experiment, ttft_ms, turn, twin
 from emulation.fabric_plan import DRAIN_S as EMULATION_DRAIN_S
 from experiments.spec import load
 from simulation.constants import Constants
-from simulation.twin import DRAIN_S, Twin, cluster_of
+from simulation.setting import cluster_of
+from simulation.twin import DRAIN_S, Twin
 from workloads.flow_hash import hashed_uplink
 
 T_MS, LAYER_MS, ALL_MS = 190.8682, 0.025031, 121.4236
