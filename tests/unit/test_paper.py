@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ ROWS = {row.id: row for row in read_rows()}
 PARTS = {part.name: part for part in plan.PARTS}
 
 
+@lru_cache
 def data_of(name: str) -> dict:
     return yaml.safe_load((plan.EXPERIMENTS / f"{name}.yaml").read_text())
 
