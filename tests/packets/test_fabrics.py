@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from test_link_rates import Fabric
 
 from emulation.agents.kernel import tcp_counters
 from emulation.agents.ranks import Ranks
@@ -19,7 +20,6 @@ from emulation.marks import tos
 from emulation.netns import socket_in
 from emulation.probe import goodputs
 from experiments.spec import load
-from tests.packets.test_link_rates import Fabric
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ROOT / "experiments"
