@@ -236,6 +236,12 @@ def a_request(number: int, arrival_s: float, new_tokens: int = 100, cached_token
     return Request(f"r{number}", arrival_s=arrival_s, new_tokens=new_tokens, cached_tokens=cached_tokens, **values)
 
 
+def loopback_network(base: int) -> str:
+    """The first half of the addresses of `base`; tests that run side by side have ports of their own."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    return f"127.{base + 16 * (int(worker) % 15)}"
+
+
 def loopback_config(
     path: Path,
     requests: list[Request],
@@ -249,7 +255,8 @@ def loopback_config(
     base: int = 1,
     **more: Any,
 ) -> Json:
-    """A configuration with every address on loopback: 127.<base>.<instance>.<nic>."""
+    """A configuration with every address on loopback: `loopback_network(base)`.<instance>.<nic>."""
+    network = loopback_network(base)
     file = path / "requests.jsonl"
     file.write_text("".join(json.dumps(asdict(request)) + "\n" for request in requests))
     names = [(f"p{i}", "prefill") for i in range(prefills)] + [(f"d{i}", "decode") for i in range(decodes)]
@@ -258,8 +265,8 @@ def loopback_config(
             "name": name,
             "role": role,
             "namespace": "",
-            "host_ip": f"127.{base}.{number}.1",
-            "gpu_ips": [f"127.{base}.{number}.{10 + rank}" for rank in range(ranks)],
+            "host_ip": f"{network}.{number}.1",
+            "gpu_ips": [f"{network}.{number}.{10 + rank}" for rank in range(ranks)],
         }
         for number, (name, role) in enumerate(names, start=1)
     ]
@@ -277,7 +284,7 @@ def loopback_config(
         "controller": {"host": "127.0.0.1", "port": controller_port},
         "drain_s": 5,
         "instances": instances,
-        "gateway": {"name": "gw", "namespace": "", "host_ip": f"127.{base}.0.1"},
+        "gateway": {"name": "gw", "namespace": "", "host_ip": f"{network}.0.1"},
         "tenants": {
             "t": {
                 "prefills": [name for name, role in names if role == "prefill"],

@@ -12,7 +12,14 @@ from typing import Any
 
 import pytest
 
-from tests.unit.agents_stand_in import ROOT, AgentsUnderTest, StandInController, a_request, loopback_config
+from tests.unit.agents_stand_in import (
+    ROOT,
+    AgentsUnderTest,
+    StandInController,
+    a_request,
+    loopback_config,
+    loopback_network,
+)
 
 Launch = Callable[..., AgentsUnderTest]
 
@@ -163,7 +170,7 @@ def launch_config(launch: Launch, tmp_path: Path) -> dict[str, Any]:
 def test_a_crashed_agent_is_reported_and_its_requests_fail(launch: Launch, tmp_path: Path) -> None:
     agents, _ = ready(launch)
     agents.start()
-    prefill = next(pid for pid in agents.pids() if f"127.4.1.1:{7000}" in listening(pid))
+    prefill = next(pid for pid in agents.pids() if f"{loopback_network(4)}.1.1:7000" in listening(pid))
     os.kill(prefill, signal.SIGKILL)
     agents.wait_for("exit", 1)
     (exited,) = agents.of("exit")
@@ -211,7 +218,7 @@ def test_a_malformed_configuration_is_refused_by_key_and_value(
 
 
 def test_a_namespace_that_does_not_exist_ends_the_agent_with_its_name(launch: Launch, tmp_path: Path) -> None:
-    agents = launch(gateway={"name": "gw", "namespace": "hg-nowhere", "host_ip": "127.4.0.1"})
+    agents = launch(gateway={"name": "gw", "namespace": "hg-nowhere", "host_ip": f"{loopback_network(4)}.0.1"})
     agents.wait_for("exit", 1)
     (error,) = agents.of("error")
     assert error["agent"] == "gw"
