@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import frame_stream
 import psutil
 import pytest
+from circuit_switch import ROOT, Api, CircuitSwitch, missing
 
 from controllers.reconfiguration import STEPS
-from tests.packets import frame_stream
-from tests.packets.circuit_switch import ROOT, Api, CircuitSwitch, missing
 
 TAU_S = 0.025
 ROUNDS = 50

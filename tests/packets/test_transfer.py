@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any, TypeVar
 
 import pytest
+from agents_stand_in import AgentsUnderTest, StandInController, a_request, loopback_config
 from namespaces import inside
 
 from emulation.agents.clock import new_event_loop
@@ -19,7 +20,6 @@ from emulation.agents.kernel import enter_network_namespace, set_timer_slack
 from emulation.agents.lines import listen
 from emulation.agents.wire import FrameHeader, FrameReader, Part
 from emulation.transfer import Frame, KvConnection, open_connection, receive_now
-from tests.unit.agents_stand_in import AgentsUnderTest, StandInController, a_request, loopback_config
 
 GOODPUT_BPS = 36_000_000
 WIRE_BPS = GOODPUT_BPS * 1514 // 1448

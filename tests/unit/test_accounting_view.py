@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from test_summary_table import run
+
 from results.accounting_view import MOVE_COLUMNS, PORT_COLUMNS, move_row, port_rows
-from tests.unit.test_summary_table import run
 
 ACCOUNTING = {
     "migrated": 296,

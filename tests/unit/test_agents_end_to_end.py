@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agents_stand_in import AgentsUnderTest, StandInController, a_request, loopback_config
 
-from tests.unit.agents_stand_in import AgentsUnderTest, StandInController, a_request, loopback_config
 from workloads.prefill import TIMINGS
 from workloads.request import Request
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.unit.agents_stand_in import (
+from agents_stand_in import (
     ROOT,
     AgentsUnderTest,
     StandInController,

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from agents_stand_in import a_request
+from test_agents_end_to_end import Launch, launch, run  # noqa: F401
 
 from emulation.agents.arbiter import Arbiter
 from emulation.agents.config import SrptConfig
 from emulation.agents.wire import FrameHeader, Part
 from emulation.marks import tos
 from emulation.transfer import Frame, open_connection
-from tests.unit.agents_stand_in import a_request
-from tests.unit.test_agents_end_to_end import Launch, launch, run  # noqa: F401
 
 RACKS = {"p0": 0, "p1": 0, "p2": 0, "d0": 1, "d1": 1, "d2": 1}
 

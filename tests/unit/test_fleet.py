@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from agents_stand_in import StandInController, a_request, loopback_config
 
 from emulation import fleet as fleet_module
 from emulation.fleet import Fleet, FleetError
-from tests.unit.agents_stand_in import StandInController, a_request, loopback_config
 
 
 class Started:

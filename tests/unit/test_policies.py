@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_reservations_vectors import KV, TIMING, R, turn
 from virtual_circuits import Turn, VirtualCircuits
 
 from controllers import commit_rules, decode_choice
@@ -18,7 +19,6 @@ from controllers.placement import PacketPlacement
 from controllers.plugin import PluginFault
 from controllers.reservations import Reservations
 from experiments.models import COMMITS
-from tests.unit.test_reservations_vectors import KV, TIMING, R, turn
 
 T_MS = 190.8682
 

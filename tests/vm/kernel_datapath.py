@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-import types
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -20,9 +19,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "packets")]
-# A package of the environment is called `tests` as well, and would be found first.
-sys.modules["tests"] = types.ModuleType("tests")
-sys.modules["tests"].__path__ = [str(ROOT / "tests")]
+
+import test_dark_time  # noqa: E402
+from circuit_switch import CircuitSwitch  # noqa: E402
 
 from emulation.fabric_plan import FabricPlan  # noqa: E402
 from emulation.fabric_run import FabricRun  # noqa: E402
@@ -32,8 +31,6 @@ from emulation.probe import Path as ProbePath  # noqa: E402
 from emulation.probe import round_trip_s  # noqa: E402
 from emulation.testbed import Testbed  # noqa: E402
 from experiments.spec import load  # noqa: E402
-from tests.packets import test_dark_time  # noqa: E402
-from tests.packets.circuit_switch import CircuitSwitch  # noqa: E402
 from topologies.leaf_spine import LeafSpine  # noqa: E402
 
 EXPERIMENT = ROOT / "experiments" / "datapaths.yaml"
