@@ -10,6 +10,7 @@ import logging
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
 
 import dask
 from distributed import Client, LocalCluster
@@ -48,6 +49,7 @@ def workers(count: int, *, scheduler: str | None = None, emulator: bool = False)
         return
     with ExitStack() as stack:
         stack.enter_context(dask.config.set(_QUIET))
+        resource_tracker.ensure_running()  # unblocks SIGINT in the thread that starts it: so not within the next
         with _interrupts_held():
             cluster = stack.enter_context(_local(count, emulator))
         yield stack.enter_context(Client(cluster, security=cluster.security, set_as_default=False))

@@ -19,7 +19,7 @@ LIMIT_BYTES, GIGABYTE_MB = 200e6, 1_000
 FULL_MB = int(os.environ.get("HELIOGRAPH_TRACE_MEGABYTES", "0"))
 COMPRESSIONS = ("plain", "gzip", "zstd")
 #: Megabytes of the two files: behind the first, what a reader makes once is there, at 65,536 rows at the latest.
-LONG_ROWS_MB, SHORT_ROWS_MB = (1, 12), (3, 10)
+LONG_ROWS_MB, SHORT_ROWS_MB = (1, 12), (5, 15)
 LONG_ROWS = {"mooncake", "bailian", "tracelab-rounds", "agentx"}
 PEAKS = """\
 import sys
