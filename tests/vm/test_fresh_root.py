@@ -59,6 +59,8 @@ def fresh_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FreshRoot]:
         pytest.skip("a chroot needs root")
     if shutil.which("mmdebstrap") is None:
         pytest.skip("mmdebstrap is not installed: apt-get install mmdebstrap")
+    if subprocess.run(["unshare", "--mount", "--propagation=private", "true"], capture_output=True).returncode:
+        pytest.skip("no mounts of its own here: this root is itself entered by chroot, or has not the privilege")
     folder = tmp_path_factory.mktemp("debian")
     yield _bootstrap(folder / "root")
     shutil.rmtree(folder)  # 300 MB, which pytest would keep for three sessions; nothing of it is mounted any more
