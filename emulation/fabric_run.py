@@ -100,10 +100,13 @@ class FabricRun:
                 self._step("calibrate", self._calibrate)
                 self._step("run", self._run)
             except STOPPERS as error:
+                shield.enter_context(shielded())  # explaining takes a moment, in which a signal would cost the records
                 failure = self._parts.explained(error)
             except Interrupted as error:
+                shield.enter_context(shielded())
                 failure, interrupted = str(error), error
-            shield.enter_context(shielded())
+            else:
+                shield.enter_context(shielded())
             result = collect(self.plan, self._parts, self._seen, failure, self.datapath)
             result.interrupted, result.timings_s = interrupted, self._timings
             return result
