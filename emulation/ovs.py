@@ -54,6 +54,7 @@ class OpenVSwitch:
         self.unixctl = self.directory / "ovs-vswitchd.ctl"
         self.database = self.directory / "db.sock"
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._started: dict[int, int | None] = {}  # pid -> its start in ticks
 
     def start(self, bridges: Sequence[Bridge], controller: str | None, *, timeout_s: float = 10.0) -> None:
         """Start both processes with these bridges wired and `controller` ("tcp:ADDRESS:PORT") as target of each;
@@ -99,8 +100,9 @@ class OpenVSwitch:
         """End both processes within a bounded time. May be called again."""
         # ovs-vswitchd first: it would report the loss of its database.
         for process in reversed(self._processes):
-            end_processes([(process.pid, start_ticks(process.pid))], record=self._ledger.setting)
-            process.poll()
+            if process.poll() is None:  # the pid of one that has ended may be somebody else's by now
+                end_processes([(process.pid, self._started[process.pid])], record=self._ledger.setting)
+                process.poll()
         self._processes.clear()
 
     def pids(self) -> dict[str, int]:
@@ -191,6 +193,7 @@ class OpenVSwitch:
             )
         except FileNotFoundError as error:
             raise OpenVSwitchError(f"{program} is not installed: apt-get install openvswitch-switch") from error
+        self._started[process.pid] = start_ticks(process.pid)
         self._processes.append(process)
 
     def _wait_for(self, program: str, socket: Path, timeout_s: float) -> None:
