@@ -6,9 +6,9 @@ import contextlib
 import errno
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 import yaml
 from rich.console import Console
@@ -19,7 +19,7 @@ from emulation.interrupts import Interrupted, interruptible, shielded
 from emulation.ledger import RunLedger, clean, dead_runs
 from experiments.spec import Experiment, Fabric
 from results.accounting import account_run, part_bytes_of, with_sizes
-from results.artifacts import RunDirectory, provenance
+from results.artifacts import ArtifactError, RunDirectory, provenance
 from results.collisions import account_ecmp, with_collisions
 from results.metrics import summarise
 from results.progress import ProgressView
@@ -29,6 +29,9 @@ from topologies.wiring import COMMON_SYSCTLS
 from workloads.request import Request
 
 __all__ = ["Interrupted", "run_experiment"]
+
+#: What `summary.json` says while fabrics are still to come: true where it is the last that could be written.
+UNDER_WAY = "the run did not get to its next fabric: it is under way, or was killed, or its disk was full"
 
 
 def run_experiment(
@@ -44,12 +47,13 @@ def run_experiment(
 
     A fabric that ends early has its artifacts too, with every offered request and the reason, and is the last one:
     then RunFailed is raised, or Interrupted where a signal ended it. Raises AnotherRun while another run is alive,
-    ArtifactError where results cannot be written. Whatever was made is removed first.
+    ArtifactError where results cannot be written. Whatever was made is removed first, and `summary.json` says what was
+    not run, wherever the end came.
     """
     run_id = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{os.getpid()}"
     traces = [Path(tenant.path) for tenant in experiment.workload.tenants if tenant.path]
-    runs: list[RunSummary] = []
-    with interruptible(), contextlib.ExitStack() as closing:
+    account = _Account(run_directory, [(seed, fabric) for seed in experiment.seeds for fabric in experiment.fabrics])
+    with interruptible(), account.closing(), contextlib.ExitStack() as closing:
         ledger = RunLedger.open(run_id)
         closing.callback(_close, ledger)
         for dead in dead_runs():
@@ -60,32 +64,77 @@ def run_experiment(
                 argv=argv, seeds=experiment.seeds, datapath=datapath, traces=traces, sysctls=dict(COMMON_SYSCTLS)
             )
         )
-        ahead = [(seed, fabric) for seed in experiment.seeds for fabric in experiment.fabrics]
         for seed in experiment.seeds:
             arrivals = experiment.arrivals(seed)
             for report in arrivals.reports:
                 for line in report.lines():
                     console.print(line, highlight=False, markup=False, soft_wrap=True)
             for fabric in experiment.fabrics:
-                ahead.pop(0)
+                account.begins()
                 plan = FabricPlan(experiment, fabric, seed, tuple(arrivals.requests))
                 with _without_room_failed(fabric), contextlib.ExitStack() as shield:
                     result = _run_fabric(plan, ledger, run_directory, datapath, console, shield, pcap)
-                    runs.append(_summary(plan, result, arrivals.requests))
-                    if not result.failure:
-                        run_directory.write_summary(runs)
-                        continue
-                    run_directory.write_summary(runs, ended_early=_ended_early(plan, result.failure, ahead))
-                    write_report(run_directory.path)
+                    account.ended(_summary(plan, result, arrivals.requests), result.failure)
                 if result.interrupted is not None:
                     raise result.interrupted
-                raise RunFailed(
-                    f"fabric {fabric.name} ended early: {result.failure}\nwhat it measured, and what came before, "
-                    f"is in {run_directory.path}"
-                )
+                if result.failure:
+                    raise RunFailed(
+                        f"fabric {fabric.name} ended early: {result.failure}\nwhat it measured, and what came before, "
+                        f"is in {run_directory.path}"
+                    )
     summary = run_directory.summary()
     write_report(run_directory.path)
     return summary
+
+
+@dataclass
+class _Account:
+    """`summary.json`, which says at every moment what was not run. `ahead`: (seed, fabric) still to come."""
+
+    run_directory: RunDirectory
+    ahead: list[tuple[int, Fabric]]
+    _at: tuple[int, Fabric] | None = None
+    _runs: list[RunSummary] = field(default_factory=list)
+    _told: bool = False
+
+    def begins(self) -> None:
+        """The next fabric is run."""
+        self._at = self.ahead.pop(0)
+
+    def ended(self, run: RunSummary, failure: str | None) -> None:
+        """It has its artifacts. Raises ArtifactError."""
+        self._runs.append(run)
+        if failure:
+            self._ended_early(failure)
+        elif self.ahead:
+            self._write(UNDER_WAY)
+        else:
+            self.run_directory.write_summary(self._runs)
+
+    @contextlib.contextmanager
+    def closing(self) -> Iterator[None]:
+        """Whatever ends the block before its time, in a tear-down or between two fabrics too, is in `summary.json`,
+        and what was measured in a report."""
+        try:
+            yield
+        except (Interrupted, RunFailed, ArtifactError) as error:
+            with shielded(), contextlib.suppress(ArtifactError, OSError):  # on a full disk what was written last stands
+                if self._runs and not self._told:
+                    self._ended_early(str(error))
+            raise
+
+    def _ended_early(self, reason: str) -> None:
+        self._write(reason)
+        self._told = True
+        write_report(self.run_directory.path)
+
+    def _write(self, reason: str) -> None:
+        """What a reader must know of a run that did not get through its fabrics."""
+        assert self._at is not None
+        seed, fabric = self._at
+        not_run = [{"fabric": fabric.name, "seed": seed} for seed, fabric in self.ahead]
+        ended_early = {"fabric": fabric.name, "seed": seed, "reason": reason, "not_run": not_run}
+        self.run_directory.write_summary(self._runs, ended_early=ended_early)
 
 
 def _close(ledger: RunLedger) -> None:
@@ -102,16 +151,6 @@ def _without_room_failed(fabric: Fabric) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise RunFailed(f"fabric {fabric.name} ended early: {error}; make room there") from error
-
-
-def _ended_early(plan: FabricPlan, reason: str, ahead: Sequence[tuple[int, Fabric]]) -> dict[str, Any]:
-    """What a reader of summary.json must know of a run that did not get through its fabrics."""
-    return {
-        "fabric": plan.fabric.name,
-        "seed": plan.seed,
-        "reason": reason,
-        "not_run": [{"fabric": fabric.name, "seed": seed} for seed, fabric in ahead],
-    }
 
 
 def _run_fabric(

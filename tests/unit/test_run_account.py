@@ -1,0 +1,90 @@
+"""`summary.json` of a run that ends between its fabrics, or while one is torn down: it does not look finished."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from emulation.experiment_run import UNDER_WAY, _Account
+from emulation.fabric_run import RunFailed
+from emulation.interrupts import Interrupted
+from experiments.spec import load
+from results.artifacts import ArtifactError, RunDirectory
+from results.metrics import summarise
+from results.schema import CIRCUITS, REQUESTS
+from results.summary import RunSummary
+
+DEMO = Path(__file__).resolve().parents[2] / "experiments" / "demo.yaml"
+
+
+class Started:
+    """A run of two fabrics, in a directory of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.directory = RunDirectory.create("demo", artifact_dir=folder)
+        self.directory.write_config({"name": "demo"})
+        fabrics = load(DEMO).fabrics[:2]
+        self.account = _Account(self.directory, [(1, fabric) for fabric in fabrics])
+        self.first, self.second = (fabric.name for fabric in fabrics)
+
+    def run(self, name: str) -> RunSummary:
+        row = {"id": "a-0", "tenant": "a", "arrival_s": 0.0, "new_tokens": 9, "cached_tokens": 9}
+        requests = REQUESTS.frame([row | {"status": "unfinished"}])
+        self.directory.write_table(name, 1, "requests", requests)
+        return summarise(
+            requests, CIRCUITS.frame([]), name=name, fabric="eps", seed=1, substrate="emulation",
+            prefill_duration_s=lambda new, cached: 1.0, ttft_multiple=5, verdict="valid", reasons=[],
+        )  # fmt: skip
+
+    def end(self, name: str, failure: str | None = None) -> None:
+        self.account.begins()
+        self.account.ended(self.run(name), failure)
+
+    def said(self) -> dict | None:
+        return json.loads((self.directory.path / "summary.json").read_text()).get("ended_early")
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Started:
+    return Started(tmp_path / "run")
+
+
+def ends(started: Started, error: BaseException, failure: str | None = None) -> None:
+    """The first fabric ends, and then this happens."""
+    with started.account.closing():
+        started.end(started.first, failure)
+        raise error
+
+
+def test_at_every_moment_it_says_what_was_not_run_yet(started: Started) -> None:
+    with started.account.closing():
+        started.end(started.first)
+        not_run = [{"fabric": started.second, "seed": 1}]
+        assert started.said() == {"fabric": started.first, "seed": 1, "reason": UNDER_WAY, "not_run": not_run}
+        started.end(started.second)
+    assert started.said() is None
+
+
+@pytest.mark.parametrize(
+    "error", [Interrupted(signal.SIGTERM), RunFailed("no room; make room there"), ArtifactError("no room")]
+)
+def test_an_end_between_two_fabrics_is_told_with_its_reason_and_a_report(
+    started: Started, error: BaseException
+) -> None:
+    with pytest.raises(type(error)):
+        ends(started, error)
+    said = started.said()
+    assert said is not None
+    assert (said["reason"], said["not_run"]) == (str(error), [{"fabric": started.second, "seed": 1}])
+    assert (started.directory.path / "report.html").is_file()
+
+
+def test_the_first_reason_stands(started: Started) -> None:
+    with pytest.raises(Interrupted):
+        ends(started, Interrupted(signal.SIGINT), failure="agent p0 ended")
+    said = started.said()
+    assert said is not None
+    assert said["reason"] == "agent p0 ended"
