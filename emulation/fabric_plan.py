@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from emulation.scale import ScaleModel
-from emulation.shaping import MIN_QUEUE_BYTES, MSS_BYTES, QUEUE_S, SEGMENT_BYTES
+from emulation.shaping import MIN_QUEUE_BYTES, MSS_BYTES, QUEUE_S, SEGMENT_BYTES, Shape
 from experiments.spec import Eps, Experiment, Fabric, Ocs
-from topologies.cluster import RTO_MIN_MS, Cluster
+from topologies.cluster import PRIORITY_RTO_MIN_MS, RTO_MIN_MS, Cluster
 from workloads.request import Request
 
 REQUEST_PORT, KV_PORT = 7000, 7100
@@ -44,14 +44,33 @@ class FabricPlan:
         return self.scale.wall_s(self.experiment.cluster.link_delay_us / 1e6)
 
     @property
+    def queue(self) -> str:
+        """How the ports of the packet fabric serve their queues."""
+        return self.fabric.queue if isinstance(self.fabric, Eps) else "drr"
+
+    @property
+    def queue_bytes(self) -> int:
+        """Limit of one queue of a KV link's port."""
+        return Shape(self.kv_goodput_bps, "priority" if self.queue == "priority" else "fifo").queue_bytes
+
+    @property
     def rto_min_ms(self) -> int:
         """TCP's minimum RTO on KV routes, in wall milliseconds.
 
         A queue is at least 60 KB, so it drains the more slowly the slower the links are: a timeout that is not longer
         than that fires on segments which merely wait (one transfer in nine, at 9 Mbit/s and 40 ms).
         """
+        return max(self._rto_of_queue_ms, PRIORITY_RTO_MIN_MS if self.queue == "priority" else RTO_MIN_MS)
+
+    @property
+    def rto_follows_queue(self) -> bool:
+        """Whether the links are so slow that the minimum RTO grows with the time in which their queue drains."""
+        return self.rto_min_ms == self._rto_of_queue_ms > RTO_MIN_MS
+
+    @property
+    def _rto_of_queue_ms(self) -> int:
         drain_s = MIN_QUEUE_BYTES * 8 / (self.kv_goodput_bps * SEGMENT_BYTES / MSS_BYTES)
-        return round(RTO_MIN_MS * max(1.0, drain_s / QUEUE_S))
+        return round(RTO_MIN_MS * drain_s / QUEUE_S)
 
     @property
     def ecmp_unit(self) -> str:
@@ -87,7 +106,7 @@ class FabricPlan:
             uplinks=self.experiment.uplinks(self.fabric) or None,
             pooled=isinstance(self.fabric, Eps) and self.fabric.routing != "ecmp",
             kv_goodput_bps=self.kv_goodput_bps,
-            queue=self.fabric.queue if isinstance(self.fabric, Eps) else "drr",
+            queue=self.queue,
             rto_min_ms=self.rto_min_ms,
         )
 

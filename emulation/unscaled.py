@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from emulation.scale import ScaleModel
-from emulation.shaping import GSO_MAX_BYTES, MSS_BYTES, Shape
+from emulation.shaping import GSO_MAX_BYTES, MSS_BYTES
 
 INITIAL_WINDOW_SEGMENTS = 10  # RFC 6928, Linux's TCP_INIT_CWND
 
@@ -19,8 +19,9 @@ INITIAL_WINDOW_SEGMENTS = 10  # RFC 6928, Linux's TCP_INIT_CWND
 @dataclass(frozen=True, slots=True)
 class Quantities:
     """Medians of a run, wall-clock (emulated) units: KV bytes of a transfer and rank, goodput of a KV link, a prefill,
-    the reconfiguration delay (None without circuits), the round trip of a KV path, an event's answer, TCP's least
-    retransmission timeout; and whether each transfer opens a connection of its own."""
+    the reconfiguration delay (None without circuits), the round trip of a KV path, an event's answer; the limit of a
+    port's queue and TCP's least retransmission timeout as they were set, whether the latter grows with the time in
+    which such a queue drains, and whether each transfer opens a connection of its own."""
 
     transfer_bytes: float
     link_bytes_per_s: float
@@ -28,7 +29,9 @@ class Quantities:
     reconfiguration_s: float | None = None
     round_trip_s: float | None = None
     control_s: float | None = None
+    queue_bytes: int | None = None
     rto_min_s: float | None = None
+    rto_follows_queue: bool = False
     new_connections: bool = False
 
     @property
@@ -82,15 +85,16 @@ def _bytes(quantities: Quantities, scale: ScaleModel) -> Iterator[Unscaled]:
 def _times(quantities: Quantities, scale: ScaleModel) -> Iterator[Unscaled]:
     slower = "a larger scale.time_dilation makes it smaller"
     transfer = ("a transfer", quantities.transfer_s)
-    goodput_bps = quantities.link_bytes_per_s * 8
-    queue_s = Shape(goodput_bps).queue_bytes / quantities.link_bytes_per_s
+    queue_s = None if quantities.queue_bytes is None else quantities.queue_bytes / quantities.link_bytes_per_s
+    faster = "it grows with a full queue, so not with dilation: a larger scale.rate_scale makes it smaller"
+    rto_remedy = faster if quantities.rto_follows_queue else slower
     against = ("the reconfiguration delay", quantities.reconfiguration_s)
     if quantities.reconfiguration_s is None or not quantities.reconfiguration_s:
         against = ("a prefill", quantities.prefill_s)
     found = [
         ("round trip of a KV path", quantities.round_trip_s, transfer, slower),
         ("a full queue of a port", queue_s, transfer, "it holds a few packets whatever the scale"),
-        ("TCP's least retransmission timeout", quantities.rto_min_s, transfer, slower),
+        ("TCP's least retransmission timeout", quantities.rto_min_s, transfer, rto_remedy),
         ("the controller's answer to an event", quantities.control_s, against, slower),
     ]
     for name, value_s, (beside, beside_s), remedy in found:

@@ -48,6 +48,27 @@ def test_a_faster_link_keeps_the_shortest_timeout():
     assert plan(0, "scale.rate_scale=1e-3").rto_min_ms == 40
 
 
+SRPT = "fabrics=[{name: s, kind: eps, oversubscription: 2, routing: srpt}]"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "rto_min_ms", "follows", "queues"),
+    [
+        ((), 40, False, 1),
+        (("scale.time_dilation=4",), 160, True, 1),
+        ((SRPT,), 5000, False, 8),
+        ((SRPT, "scale.time_dilation=4"), 5000, False, 8),
+    ],
+)
+def test_queue_and_timeout_are_those_of_the_wiring(overrides, rto_min_ms, follows, queues):
+    told = plan(0, *overrides)
+    cluster = told.cluster()
+    wired = {route.rto_min_ms for route in cluster.nodeInfo("p0")["routes"] if route.prefix.startswith("10.64.")}
+    assert wired == {told.rto_min_ms} == {rto_min_ms}
+    assert told.rto_follows_queue == follows
+    assert told.queue_bytes == pytest.approx(60_000 * queues, rel=0.01)
+
+
 @pytest.mark.parametrize(("dilation", "daemons"), [(1, 2), (2, 1), (4, 1)])
 def test_circuits_that_are_too_much_for_one_switch_get_two(dilation, daemons):
     experiment = load(SLICE, [f"scale.time_dilation={dilation}"])

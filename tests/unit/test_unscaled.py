@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from emulation.scale import ScaleModel
@@ -10,7 +12,7 @@ from emulation.unscaled import Quantities, unscaled
 #: 546,406 bytes at 36 Mbit/s: 121.4 ms (VECTORS, V1).
 DEMO = Quantities(
     transfer_bytes=546_406, link_bytes_per_s=4_500_000, prefill_s=0.190868, reconfiguration_s=0.025,
-    round_trip_s=0.0007, control_s=0.002, rto_min_s=0.040, new_connections=True,
+    round_trip_s=0.0007, control_s=0.002, queue_bytes=60_000, rto_min_s=0.040, new_connections=True,
 )  # fmt: skip
 
 
@@ -51,3 +53,10 @@ def test_kept_connections_pay_no_initial_window_and_without_circuits_control_com
     each = found(kept, ScaleModel(1e-4))
     assert "TCP's initial window" not in each
     assert each["the controller's answer to an event"].against == "a prefill"
+
+
+@pytest.mark.parametrize(("follows", "remedy"), [(False, "scale.time_dilation"), (True, "scale.rate_scale")])
+def test_a_timeout_that_grows_with_the_queue_is_not_made_smaller_by_dilation(follows, remedy):
+    slow = dataclasses.replace(DEMO, rto_min_s=0.16, rto_follows_queue=follows)
+    each = found(slow, ScaleModel(1e-4, 4.0))["TCP's least retransmission timeout"]
+    assert f"a larger {remedy} makes it smaller" in each.remedy
