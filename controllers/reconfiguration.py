@@ -4,7 +4,8 @@ delay.
 1. `remove`: every rule into or out of a port of the new pairs is deleted, on every plane;
 2. `barrier`: the tables have changed;
 3. `purge`: the flow caches are empty, so no packet follows a deleted rule any more;
-4. `dark_wait`: the reconfiguration delay, counted from the end of that purge;
+4. `dark_wait`: the reconfiguration delay, counted from the end of that purge; on the kernel's datapath the caches are
+   emptied once more just before its end (`controllers/purge.py`);
 5. `install`: the new pairs' rules are sent;
 6. `barrier2`: the tables have changed;
 7. `purge2`: drops that were cached in the dark are gone; the circuit is live.
@@ -50,9 +51,11 @@ class Stopwatch:
 class Switches:
     """Reconfigures every plane alike. Its methods block their greenlet and raise DatapathFault or UnixctlError."""
 
-    def __init__(self, datapaths: Datapaths, caches: FlowCaches) -> None:
+    def __init__(self, datapaths: Datapaths, caches: FlowCaches, last_purge_s: float = 0.0) -> None:
+        """last_purge_s: before the end of a dark wait the caches are emptied again; 0: they are not."""
         self._datapaths = datapaths
         self._caches = caches
+        self._last_purge_s = last_purge_s
 
     def clear(self, dpid: int) -> None:
         """Leave one plane with no circuit: what a switch that has just connected needs."""
@@ -75,7 +78,11 @@ class Switches:
         barriers = self._datapaths.send(lambda datapath, plane: switching.removal(datapath, plane, pairs))
         watch.lap("remove")
         self._settle(barriers, watch, "barrier", "purge")
-        sleep_until(time.monotonic() + dark_wait_s)
+        end_s = time.monotonic() + dark_wait_s
+        if 0 < self._last_purge_s < dark_wait_s:
+            sleep_until(end_s - self._last_purge_s)
+            self._caches.purge(twice=False)
+        sleep_until(end_s)
         watch.lap("dark_wait")
         self._install(pairs, watch)
         return watch
