@@ -9,6 +9,7 @@ rule that is deleted to the rule that would match them now.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,16 +68,20 @@ class RuleWatch:
 
     def __init__(self, unixctls: Mapping[str, Path]) -> None:
         """unixctls: bridge -> control socket of its ovs-vswitchd."""
-        self._unixctls = dict(unixctls)
+        self._unixctls = deque(unixctls.items())
+        self._unread = list(unixctls)
         self._faults: dict[str, str] = {}
 
     def sample(self, now_s: float) -> None:
         """Read every table once, or as many as answer in time. Raises OSError or ValueError where one refuses."""
-        for bridge, unixctl in self._unixctls.items():
+        self._unixctls.rotate(-1)  # a switch that does not answer in time hides the same others only once
+        for bridge, unixctl in self._unixctls:
             try:
                 text = call_unixctl(unixctl, "bridge/dump-flows", bridge, timeout_s=self.patience_s)
             except TimeoutError:
                 return
+            if bridge in self._unread:
+                self._unread.remove(bridge)
             rules = parse(text)
             for fault in rules.faults():
                 # the same rule again, with another count: the last one is kept
@@ -85,3 +90,7 @@ class RuleWatch:
     def faults(self) -> list[str]:
         """Every fault seen, in words."""
         return list(self._faults.values())
+
+    def unread(self) -> list[str]:
+        """Bridges whose rules could not be read even once."""
+        return list(self._unread)

@@ -13,7 +13,6 @@ from emulation.observed import Observed
 from emulation.scale import ScaleModel
 from emulation.unscaled import Quantities
 from results.merge import Frames
-from topologies.cluster import PRIORITY_RTO_MIN_MS, RTO_MIN_MS
 
 if TYPE_CHECKING:
     from emulation.paths import PathProbe
@@ -24,7 +23,8 @@ LONG_TRANSFER_BYTES = 500_000
 
 @dataclass(slots=True)
 class Evidence:
-    """What a run measured. Times are wall-clock (emulated) seconds; each sentence of `faults` makes it invalid."""
+    """What a run measured. Times are wall-clock (emulated) seconds; each sentence of `faults` makes it invalid.
+    `audit_gaps`: what the packet audit could not check, None without one."""
 
     scale: ScaleModel
     datapath: str
@@ -53,6 +53,7 @@ class Evidence:
     calibration: Mapping[str, Any] | None = None
     faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    audit_gaps: Sequence[str] | None = None
 
 
 def gather(
@@ -72,6 +73,7 @@ def gather(
     clock_readings: Mapping[str, Sequence[tuple[float, float]]] | None = None,
     byes: Mapping[str, Mapping[str, Any]] | None = None,
     calibration: Mapping[str, Any] | None = None,
+    audit_gaps: Sequence[str] | None = None,
 ) -> Evidence:
     """The evidence of one run; real seconds of the records become wall seconds.
 
@@ -149,6 +151,7 @@ def gather(
             *seen(observed, t0_s),
             *of_clocks(offsets_s, scale),
         ],
+        audit_gaps=audit_gaps,
         notes=[*_notes(plan), *(probe.notes if probe else ()), *(observed.cost.failures if observed.cost else ())],
     )
 
@@ -170,7 +173,9 @@ def _quantities(
         reconfiguration_s=None if tau_s is None else plan.scale.wall_s(tau_s),
         round_trip_s=median(probe.rtt_s.values()) if probe and probe.rtt_s else None,
         control_s=median(answers_s) if answers_s else None,
-        rto_min_s=(PRIORITY_RTO_MIN_MS if getattr(plan.fabric, "queue", "") == "priority" else RTO_MIN_MS) / 1e3,
+        queue_bytes=plan.queue_bytes,
+        rto_min_s=plan.rto_min_ms / 1e3,
+        rto_follows_queue=plan.rto_follows_queue,
         new_connections=not plan.keeps_connections,
     )
 

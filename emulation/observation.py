@@ -50,6 +50,7 @@ class Observation:
             queues=self._queues.use(),
             changes=tuple(self._changes.changes()),
             rule_faults=tuple(self._rules.faults()) if self._rules else (),
+            unread_rules=tuple(self._rules.unread()) if self._rules else None,
             cost=self._sampler.cost(),
         )
 

@@ -12,10 +12,12 @@ from emulation.sampler import SamplerCost
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What was seen. `rule_faults`: rules on circuit switches that should not be there, in words."""
+    """What was seen. `rule_faults`: rules on circuit switches that should not be there, in words;
+    `unread_rules`: circuit switches of which none were ever read, None without circuits."""
 
     machine: MachineUse | None = None
     queues: QueueUse | None = None
     changes: tuple[Change, ...] = ()
     rule_faults: tuple[str, ...] = ()
+    unread_rules: tuple[str, ...] | None = None
     cost: SamplerCost | None = None

@@ -13,7 +13,7 @@ from emulation.fabric_plan import FabricPlan
 from emulation.fidelity import judge
 from emulation.interrupts import Interrupted
 from emulation.observed import Observed
-from emulation.packet_audit import audit_run, described
+from emulation.packet_audit import audited, described
 from emulation.parts import Parts
 from emulation.paths import PathProbe
 from results.merge import Frames, merge
@@ -73,13 +73,10 @@ def collect(plan: FabricPlan, parts: Parts, seen: Seen, failure: str | None, dat
         rate_scale=plan.scale.rate_scale,
         ranks=None if plan.fabric.kind == "none" else plan.experiment.cluster.gpus_per_instance,
     )
-    audit: dict[str, Any] = {}
+    audit = None
     if parts.captures is not None and seen.t0_s is not None and parts.captures.files:
-        found = audit_run(plan, parts.cluster, parts.captures, frames, events, t0_monotonic_s=seen.t0_s)
-        audit = {"audit": described(found, lost)}
-        faults += [f"packet audit: {violation}" for violation in found.violations[:3]]
-        if len(found.violations) > 3:
-            faults.append(f"packet audit: and {len(found.violations) - 3} more")
+        audit, said = audited(plan, parts.cluster, parts.captures, frames, events, t0_monotonic_s=seen.t0_s, lost=lost)
+        faults += said
     evidence = gather(
         plan,
         datapath=datapath if plan.fabric.kind == "ocs" else "none",
@@ -96,8 +93,10 @@ def collect(plan: FabricPlan, parts: Parts, seen: Seen, failure: str | None, dat
         clock_readings=parts.fleet.clock_readings if has_agents else {},
         byes=parts.fleet.byes if has_agents else {},
         faults=faults,
+        audit_gaps=None if audit is None else audit.gaps,
     )
-    return FabricResult(frames, LINKS.frame(rows), judge(evidence) | audit, failure)
+    fidelity = judge(evidence) | ({} if audit is None else {"audit": described(audit, lost)})
+    return FabricResult(frames, LINKS.frame(rows), fidelity, failure)
 
 
 def _add_backlogs(rows: list[dict[str, Any]], seen: Seen) -> None:

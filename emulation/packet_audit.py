@@ -6,12 +6,35 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from emulation.agents.wire import HEADER_BYTES
 from emulation.audit import Audit, Segment, audit_circuits, audit_paths, read
 from emulation.capture import Captures
 from emulation.fabric_plan import FabricPlan
 from results.merge import Frames
 from topologies.cluster import Cluster
+
+
+def audited(
+    plan: FabricPlan,
+    cluster: Cluster,
+    captures: Captures,
+    frames: Frames,
+    controller_events: Iterable[Mapping[str, Any]],
+    *,
+    t0_monotonic_s: float,
+    lost: Mapping[str, int],
+) -> tuple[Audit | None, list[str]]:
+    """The audit, None where it failed, and what of it makes the run invalid, in sentences. Raises nothing: half a file
+    on a full disk, or a record that makes no sense, must not cost the rest."""
+    try:
+        found = audit_run(plan, cluster, captures, frames, controller_events, t0_monotonic_s=t0_monotonic_s, lost=lost)
+    except Exception as error:
+        return None, [f"the packet audit failed: {type(error).__name__}: {error}"]
+    said = [f"packet audit: {violation}" for violation in found.violations[:3]]
+    more = len(found.violations) - len(said)
+    return found, [*said, f"packet audit: and {more} more"] if more else said
 
 
 def audit_run(
@@ -22,8 +45,10 @@ def audit_run(
     controller_events: Iterable[Mapping[str, Any]],
     *,
     t0_monotonic_s: float,
+    lost: Mapping[str, int],
 ) -> Audit:
-    """Read every capture and check it; see `emulation/audit.py` for what."""
+    """Read every capture and check it; see `emulation/audit.py` for what. `lost`: packets that a capture did not see,
+    by point; one that is not named did not say. Raises scapy's or another error on what cannot be read."""
     dilation = plan.scale.time_dilation
     segments: dict[str, list[Segment]] = {
         point.name: list(
@@ -33,19 +58,46 @@ def audit_run(
     }
     addresses = {instance.name: instance.gpu_ips for instance in cluster.instances}
     arrived = frames.transfers.dropna(subset=["last_byte_s"]).to_dict("records")
+    unsure = [point.name for point in captures.files if lost.get(point.name) != 0]
     if plan.fabric.kind == "ocs":
-        return audit_circuits(
-            [segment for found in segments.values() for segment in found],
+        found = audit_circuits(
+            [segment for captured in segments.values() for segment in captured],
             controller_events,
             arrived,
             addresses=addresses,
             tau_s=getattr(plan.fabric, "reconfiguration_s", 0.0),
             time_dilation=dilation,
+            unfinished_bytes=unfinished_bytes(plan, frames),
+            complete=not unsure,
         )
-    by_uplink: dict[int, list[Segment]] = {}
-    for point in captures.files:
-        by_uplink.setdefault(int(point.interface.removeprefix("ks")), []).extend(segments[point.name])
-    return audit_paths(by_uplink, arrived, addresses=addresses)
+    else:
+        by_uplink: dict[int, list[Segment]] = {}
+        for point in captures.files:
+            by_uplink.setdefault(int(point.interface.removeprefix("ks")), []).extend(segments[point.name])
+        racks = {instance.name: instance.rack for instance in cluster.instances}
+        found = audit_paths(by_uplink, arrived, addresses=addresses, racks=racks, complete=not unsure)
+    found.gaps[:0] = [
+        f"the capture {name} lost {lost[name]} packets" if name in lost else f"the capture {name} did not end in order"
+        for name in unsure
+    ]
+    return found
+
+
+def unfinished_bytes(plan: FabricPlan, frames: Frames) -> int:
+    """Emulated bytes that transfers without a last byte on record may have delivered, at most: all of theirs, their
+    prefix too where no record says that it stayed."""
+    kv, ranks = plan.experiment.kv, plan.experiment.cluster.gpus_per_instance
+    arrived = frames.transfers.dropna(subset=["last_byte_s"])["request"].value_counts()
+    most = 0
+    for row in frames.requests.to_dict("records"):
+        missing = ranks - int(arrived.get(row["id"], 0))
+        if missing <= 0 or pd.isna(row["sent_s"]):
+            continue
+        moves = pd.isna(row["migrated"]) or bool(row["migrated"])
+        head_bytes = kv.rank_head_bytes(row["cached_tokens"], row["new_tokens"]) if moves else 0
+        real_bytes = head_bytes + kv.rank_bytes(row["new_tokens"])
+        most += missing * (plan.scale.emulated_bytes(real_bytes) + 2 * HEADER_BYTES)  # a part is never below its header
+    return most
 
 
 def described(audit: Audit, lost: Mapping[str, int]) -> dict[str, Any]:
@@ -61,6 +113,7 @@ def described(audit: Audit, lost: Mapping[str, int]) -> dict[str, Any]:
         "byte_delay_ms": _distribution_ms(audit.byte_delay_s),
         "reconfigurations": len(audit.dark_s),
         "violations": audit.violations,
+        "gaps": audit.gaps,
         "lost_by_the_capture": dict(lost),
     }
 

@@ -7,7 +7,7 @@ took the time, as far as the machine's own figures tell.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -186,7 +186,8 @@ def _machine(use: MachineUse | None) -> Iterator[Measure]:
 
 
 def _sampling(evidence: Evidence) -> Iterator[Measure]:
-    if (cost := evidence.observed.cost) is not None:
+    observed = evidence.observed
+    if (cost := observed.cost) is not None:
         yield Measure("CPU of these measurements", "%", cost.cpu_percent)
         yield Measure(
             "longest time nobody looked",
@@ -196,6 +197,23 @@ def _sampling(evidence: Evidence) -> Iterator[Measure]:
             severity="degraded",
             remedy="the run's own process was stopped or starved: what happened meanwhile was not seen; run it again",
         )
+        yield unseen("watches that ended early", cost.failures, "what they look at was not seen from then on")
+    if observed.unread_rules is not None:
+        yield unseen(
+            "circuit switches whose rules were never read",
+            observed.unread_rules,
+            f"foreign rules would not have been seen: {busy_cause(observed.machine)}",
+        )
+    if evidence.audit_gaps is not None:
+        yield unseen(
+            "gaps of the packet audit", evidence.audit_gaps, "the packets do not prove everything; run it again"
+        )
+
+
+def unseen(name: str, what: Sequence[str], remedy: str) -> Measure:
+    """How much of what makes a run invalid could not have been seen; degraded above none."""
+    said = "; ".join([*what[:2], *([f"and {len(what) - 2} more"] if len(what) > 2 else []), remedy])
+    return Measure(name, "", float(len(what)), limit=0, severity="degraded", remedy=said if what else "")
 
 
 def ratio_percent(name: str, value: float | None, limit: float | None, remedy: str) -> Measure:

@@ -53,6 +53,8 @@ def _audit(audit: Mapping[str, Any] | None) -> str:
         )
     if lost := sum(audit.get("lost_by_the_capture", {}).values()):
         said += f"; the captures lost {lost} packets"
+    if gaps := audit.get("gaps"):
+        said += f"; {len(gaps)} gaps"
     return said
 
 

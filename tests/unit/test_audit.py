@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import struct
+from pathlib import Path
 
+import pandas as pd
 import pytest
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 from scapy.utils import PcapWriter
 
+from emulation.agents.wire import HEADER_BYTES
 from emulation.audit import Segment, audit_circuits, audit_paths, new_bytes, read
+from emulation.capture import Captures, Point
+from emulation.fabric_plan import FabricPlan
+from emulation.packet_audit import audited, unfinished_bytes
+from experiments.spec import load
+from results.merge import Frames
+from results.schema import CIRCUITS, REQUESTS, TRANSFERS
 
+DEMO = Path(__file__).resolve().parents[2] / "experiments" / "demo.yaml"
 TAU_S = 0.025
+APART = {"p0": 0, "p1": 0, "d0": 1, "d1": 1}
 ADDRESSES = {"p0": ["10.64.0.4"], "p1": ["10.64.0.5"], "d0": ["10.64.0.8"], "d1": ["10.64.0.9"]}
 STEPS = {
     "remove": 0.0002, "barrier": 0.0005, "purge": 0.0004, "dark_wait": 0.025, "install": 0.0003, "barrier2": 0.0005,
@@ -39,8 +51,12 @@ TRANSFER = {
 }  # fmt: skip
 
 
-def circuits(segments, events=EVENTS, transfers=(TRANSFER,)):
-    return audit_circuits(segments, events, transfers, addresses=ADDRESSES, tau_s=TAU_S, time_dilation=1.0)
+def circuits(segments, events=EVENTS, transfers=(TRANSFER,), **more):
+    return audit_circuits(segments, events, transfers, addresses=ADDRESSES, tau_s=TAU_S, time_dilation=1.0, **more)
+
+
+def paths(segments, transfers=(TRANSFER,), racks=APART, **more):
+    return audit_paths(segments, transfers, addresses=ADDRESSES, racks=racks, **more)
 
 
 def test_a_clean_reconfiguration_has_no_violation_and_its_dark_time_is_known():
@@ -90,6 +106,22 @@ def test_bytes_that_were_not_delivered_are_missed():
     assert "9000 bytes were delivered, 10000 were asked for" in circuits(DATA[:4] + DATA[5:]).violations
 
 
+def test_what_transfers_delivered_that_did_not_end_is_allowed_for_and_no_more():
+    other = segment(99, LIVE_S + 0.05, 5, port=5)
+    assert circuits([*DATA, other], unfinished_bytes=1000).violations == []
+    (more,) = circuits([*DATA, other], unfinished_bytes=999).violations
+    assert more.startswith("11000 bytes were delivered, 10000 were asked for, and at most 999 by")
+    assert len(circuits(DATA[:4] + DATA[5:], unfinished_bytes=5000).violations) == 1, "what ended is all there"
+
+
+def test_what_a_capture_lost_is_a_gap_and_no_violation_but_a_packet_in_the_dark_stays_one():
+    stray = segment(99, DARK_FROM_S + 0.001, 5, port=5)
+    found = circuits([DATA[0], stray], complete=False)
+    assert found.gaps[0] == "2000 bytes were delivered, 10000 were asked for"
+    assert [violation.split(":")[0] for violation in found.violations] == ["packet 99 of d0-gpu0.pcap"]
+    assert paths({0: [], 1: []}, complete=False).violations == []
+
+
 def test_retransmitted_bytes_are_counted_apart():
     again = dataclasses.replace(DATA[3], number=50, at_s=LIVE_S + 0.0099)
     found = circuits([*DATA[:9], again, DATA[9]])
@@ -126,11 +158,74 @@ def test_a_last_byte_recorded_long_after_its_packet_is_a_violation():
 
 
 def test_every_flow_of_a_packet_fabric_takes_the_uplink_on_record():
-    assert audit_paths({0: [], 1: DATA}, [TRANSFER], addresses=ADDRESSES).violations == []
-    (wrong,) = audit_paths({0: DATA[:1], 1: DATA[1:]}, [TRANSFER], addresses=ADDRESSES).violations
+    assert paths({0: [], 1: DATA}).violations == []
+    (wrong,) = paths({0: DATA[:1], 1: DATA[1:]}).violations
     assert wrong == "packet 1 of d0-gpu0.pcap: transfer a rank 0 took uplink 0, not 1"
-    (lost,) = audit_paths({0: [], 1: []}, [TRANSFER], addresses=ADDRESSES).violations
+    (lost,) = paths({0: [], 1: []}).violations
     assert "none of its packets crossed an uplink" in lost
+
+
+def test_a_transfer_within_a_rack_crosses_no_uplink_and_has_none_on_record():
+    together = dict.fromkeys(APART, 0)
+    inside = TRANSFER | {"uplink": pd.NA}
+    assert paths({0: [], 1: []}, [inside], together).violations == []
+    (crossed,) = paths({0: DATA[:1], 1: []}, [inside], together).violations
+    assert crossed.endswith("transfer a rank 0 took uplink 0, not its own rack")
+    (recorded,) = paths({0: [], 1: []}, [TRANSFER], together).violations
+    assert "uplink 1 is on record" in recorded
+
+
+@pytest.mark.parametrize("missing", ["uplink", "source_port"])
+def test_a_transfer_without_its_senders_record_is_a_gap(missing):
+    found = paths({0: [], 1: DATA}, [TRANSFER | {missing: pd.NA}])
+    assert (found.violations, len(found.gaps)) == ([], 1)
+
+
+def test_a_request_that_did_not_end_may_have_delivered_all_of_its_kv_and_one_that_was_not_sent_none():
+    experiment = load(DEMO)
+    row = dict.fromkeys(REQUESTS.columns) | {"arrival_s": 0.0, "new_tokens": 1000, "cached_tokens": 3000, "tenant": "t"}
+    rows = [
+        row | {"id": "ended", "sent_s": 1.0},
+        row | {"id": "stays", "sent_s": 1.0, "migrated": False},
+        row | {"id": "moves", "sent_s": 1.0},
+        row | {"id": "waits"},
+    ]
+    ended = {"request": "ended", "rank": 0, "bytes": 1, "emulated_bytes": 1, "first_byte_s": 1.0, "last_byte_s": 2.0}
+    transfers = [ended | {"rank": rank} for rank in range(experiment.cluster.gpus_per_instance)]
+    frames = Frames(REQUESTS.frame(rows), TRANSFERS.frame(transfers), CIRCUITS.frame([]))
+    most = unfinished_bytes(FabricPlan(experiment, experiment.fabrics[1], 1, ()), frames)
+    real_bytes = experiment.kv.rank_bytes(1000) + experiment.kv.rank_bytes(4000)
+    assert most == pytest.approx(experiment.cluster.gpus_per_instance * (real_bytes * 1e-4 + 4 * HEADER_BYTES), abs=16)
+
+
+def audit_of(folder, content: bytes, lost):
+    experiment = load(DEMO)
+    plan = FabricPlan(experiment, experiment.fabrics[1], 1, ())
+    path = folder / "d0-gpu0.pcap"
+    path.write_bytes(content)
+    captures = Captures(folder, files={Point("d0", "gpu0", "in"): path})
+    frames = Frames(REQUESTS.frame([]), TRANSFERS.frame([]), CIRCUITS.frame([]))
+    return audited(plan, plan.cluster(), captures, frames, [], t0_monotonic_s=0.0, lost=lost)
+
+
+def test_a_capture_that_cannot_be_read_is_said_in_a_sentence(tmp_path):
+    audit, (fault,) = audit_of(tmp_path, b"no capture at all, whatever its name", {"d0-gpu0": 0})
+    assert audit is None
+    assert fault.startswith("the packet audit failed: ")
+
+
+@pytest.mark.parametrize(
+    ("lost", "gaps"),
+    [
+        ({"d0-gpu0": 0}, []),
+        ({"d0-gpu0": 7}, ["the capture d0-gpu0 lost 7 packets"]),
+        ({}, ["the capture d0-gpu0 did not end in order"]),
+    ],
+)
+def test_what_the_captures_say_they_lost_is_a_gap(tmp_path, lost, gaps):
+    header = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 96, 1)  # a capture without a packet
+    audit, faults = audit_of(tmp_path, header, lost)
+    assert (audit.gaps, faults) == (gaps, [])
 
 
 def test_a_capture_is_read_in_run_clock_time_and_by_payload(tmp_path):

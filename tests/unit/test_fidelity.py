@@ -70,12 +70,24 @@ def test_a_quiet_run_is_valid_and_gives_no_reasons():
         ({"observed": seen(waiting_percent={"ovs-vswitchd": 26.0})}, "degraded", "time ovs-vswitchd waited for a core"),
         ({"observed": seen(least_available_memory_bytes=0)}, "degraded", "memory in use"),
         ({"observed": Observed(cost=SamplerCost(1.0, 2.1))}, "degraded", "longest time nobody looked 2100 ms"),
+        (
+            {"observed": Observed(cost=SamplerCost(1.0, 0.1, ("RuleWatch: refused",)))},
+            "degraded",
+            "watches that ended early 1 against 0: RuleWatch: refused; what they look at was not seen",
+        ),
+        ({"observed": Observed(unread_rules=("plane0",))}, "degraded", "rules were never read 1 against 0: plane0"),
+        ({"audit_gaps": ["a", "b", "c"]}, "degraded", "gaps of the packet audit 3 against 0: a; b; and 1 more"),
     ],
 )
 def test_each_detector_decides_and_says_why(changes, expected, says):
     verdict = judge(evidence(**changes))
     assert verdict["verdict"] == expected
     assert any(says in reason for reason in verdict["reasons"])
+
+
+def test_a_run_that_was_looked_at_all_the_while_is_valid():
+    looked = Observed(cost=SamplerCost(1.0, 0.1), unread_rules=())
+    assert judge(evidence(observed=looked, audit_gaps=[]))["reasons"] == []
 
 
 def test_one_timeout_in_a_thousand_transfers_does_not_degrade_a_run():
