@@ -37,7 +37,7 @@ def doctor(
     console.print(doctor_table(found))
     try:
         console.print(client_error().sentence(), soft_wrap=True)
-    except SelfTestError as error:
+    except (SelfTestError, OSError) as error:
         console.print(f"the client could not be tested: {error}", soft_wrap=True)
     if not can_run(found):
         raise typer.Exit(1)
@@ -57,6 +57,7 @@ def _advise(path: Path, overrides: list[str], console: Console) -> None:
     from emulation.ovs import OpenVSwitchError
     from emulation.preflight import choose_datapath
     from emulation.probe import ProbeError
+    from emulation.shaping import ShapingError
     from emulation.testbed import TestbedError
 
     try:
@@ -66,7 +67,7 @@ def _advise(path: Path, overrides: list[str], console: Console) -> None:
         fail(f"{error}: everything that was built is removed", 128 + error.number)
     except MachineBusy as error:
         fail(str(error))
-    except (LedgerError, NamespaceError, OpenVSwitchError, ProbeError, TestbedError) as error:
+    except (LedgerError, NamespaceError, OpenVSwitchError, ProbeError, ShapingError, TestbedError, OSError) as error:
         fail(f"{error}\neverything that was built is removed")
     for each in advice:
         console.print(each.sentence(), soft_wrap=True)

@@ -2,29 +2,36 @@
 
 Each fabric's own network is built (without controller and agents), every prefill NIC sends to a decode NIC at once, and
 what that costs is read: the shares of the links' rates that arrived, the cores, the timers. An experiment seldom sends
-on all NICs at once, so a machine that carries this carries the run. Where it does not, the smallest whole dilation, and
-the rate_scale, that the figures call for are advised, and the dilation is tried before it is said.
+on all NICs at once, so a machine that carries this carries the run. Where it does not, the smallest whole dilation that
+the figures call for is tried, and said where it does. The rate_scale of the same emulated rate is said beside it only
+where the figures of that try would do without the dilation too: a smaller load does not make a late timer count less.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import multiprocessing
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from emulation import procfs
 from emulation.calibration import TIMER_S, timer_lateness_s
 from emulation.fabric_plan import FabricPlan
+from emulation.interrupts import NUMBERS
 from emulation.ledger import RunLedger
 from emulation.measures import LARGEST_DILATION, percentile
 from emulation.ovs import OpenVSwitchError
+from emulation.parts import testbed_of
 from emulation.probe import Goodput, Path, ProbeError, goodputs
+from emulation.shaping import ShapingError
 from emulation.testbed import Testbed
 from emulation.thresholds import ARRIVAL_LAG_P99_S, LINK_RATE_TOLERANCE
 from experiments.spec import Experiment
@@ -66,8 +73,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Of one fabric. `dilation`, `rate_scale`: either of which would make it valid (None: it is, or nothing would);
-    `tried`: the load at that dilation, measured."""
+    """Of one fabric. `dilation`, at which the load was `tried`, makes it valid (None: it is valid, or none was found);
+    `rate_scale` would probably do so instead (None: it would not). Where none was found, `largest_tried` is the
+    largest dilation that was tried (None: none was), and `ended` says why no larger one."""
 
     fabric: str
     load: Load
@@ -75,6 +83,8 @@ class Advice:
     dilation: float | None = None
     rate_scale: float | None = None
     tried: Load | None = None
+    largest_tried: float | None = None
+    ended: str = ""
 
     def sentence(self) -> str:
         """In words."""
@@ -86,11 +96,13 @@ class Advice:
         said = f"{self.fabric}: {', '.join(figures)}: "
         if self.valid:
             return said + "it should be valid here"
+        said += "it will not be valid here"
         if self.dilation is None:
-            return said + f"it will not be valid here, nor with a time_dilation up to {LARGEST_DILATION}"
+            tried = "" if self.largest_tried is None else f", nor with scale.time_dilation={self.largest_tried:g}"
+            return f"{said}{tried} ({self.ended})"
         cores = "" if self.tried is None else f" (tried: {self.tried.cores_percent:.0f} % of the cores)"
-        said += f"it will not be valid here; scale.time_dilation={self.dilation:g}{cores}"
-        return said + f" or scale.rate_scale={self.rate_scale:.2g} would make it so"
+        instead = "" if self.rate_scale is None else f", and probably scale.rate_scale={self.rate_scale:.2g} instead"
+        return f"{said}; scale.time_dilation={self.dilation:g}{cores} would make it so{instead}"
 
 
 def advise(experiment: Experiment, ledger: RunLedger, datapath: str) -> list[Advice]:
@@ -108,20 +120,27 @@ def advise(experiment: Experiment, ledger: RunLedger, datapath: str) -> list[Adv
 
 def _advise(plan: FabricPlan, ledger: RunLedger, datapath: str) -> Advice:
     scale = plan.experiment.scale
-    load = measure(plan, ledger, datapath)
-    if load.needed(scale.time_dilation) <= 1:
+    load = tried = measure(plan, ledger, datapath)
+    dilation, ended = scale.time_dilation, f"{TRIES} were tried"
+    if load.needed(dilation) <= 1:
         return Advice(plan.fabric.name, load, valid=True)
-    dilation = scale.time_dilation
-    tried = load
-    for number in range(TRIES + 1):
-        if (factor := tried.needed(dilation)) <= 1:
+    for _ in range(TRIES):
+        wanted = math.ceil(dilation * max(tried.needed(dilation), 1.01))
+        if wanted > LARGEST_DILATION:
+            ended = f"it seems to need {wanted:g}, and none beyond {LARGEST_DILATION} is advised"
             break
-        dilation = math.ceil(dilation * max(factor, 1.01))
-        if dilation > LARGEST_DILATION or number == TRIES:
-            return Advice(plan.fabric.name, load, valid=False)
-        tried = measure(_dilated(plan, dilation), ledger, datapath)
-    rate_scale = scale.rate_scale * scale.time_dilation / dilation
-    return Advice(plan.fabric.name, load, False, dilation, rate_scale, tried)
+        try:
+            tried = measure(_dilated(plan, wanted), ledger, datapath)
+        except ShapingError as error:
+            ended = f"{wanted:g} cannot be tried: {error}"
+            break
+        dilation = wanted
+        if tried.needed(dilation) <= 1:
+            rate_scale = scale.rate_scale * scale.time_dilation / dilation
+            undilated = tried.needed(scale.time_dilation) <= 1
+            return Advice(plan.fabric.name, load, False, dilation, rate_scale if undilated else None, tried)
+    largest = dilation if dilation > scale.time_dilation else None
+    return Advice(plan.fabric.name, load, False, largest_tried=largest, ended=ended)
 
 
 def _dilated(plan: FabricPlan, dilation: float) -> FabricPlan:
@@ -134,7 +153,7 @@ def measure(plan: FabricPlan, ledger: RunLedger, datapath: str) -> Load:
     cluster = plan.cluster()
     with ExitStack() as closing:
         closing.callback(ledger.remove)
-        testbed = closing.enter_context(Testbed(cluster, ledger, datapath).build(controller_listens=False))
+        testbed = closing.enter_context(testbed_of(plan, cluster, ledger, datapath).build(controller_listens=False))
         pairs = _pairs(plan, cluster)
         if plan.fabric.kind == "ocs":
             _join(testbed, cluster, pairs)
@@ -167,21 +186,36 @@ def _send(paths: Sequence[Path], plan: FabricPlan) -> tuple[list[Goodput], list[
     one hold each other up."""
     workers = min(len(paths), 2 * (os.cpu_count() or 1))
     transfer_bytes = max(LEAST_BYTES, round(plan.kv_goodput_bps / 8 * LOAD_S))
-    with ProcessPoolExecutor(workers + 1, mp_context=multiprocessing.get_context("fork")) as pool:
-        late = pool.submit(timer_lateness_s, round(LOAD_S / TIMER_S))
-        shares = [
-            pool.submit(
-                goodputs,
-                paths[worker::workers],
-                transfer_bytes=transfer_bytes,
-                congestion_control=plan.congestion_control,
-            )
-            for worker in range(workers)
-        ]
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(workers + 1, mp_context=context, initializer=_be_worker) as pool:
         try:
+            late, shares = _submitted(pool, [paths[n::workers] for n in range(workers)], transfer_bytes, plan)
             return [goodput for share in shares for goodput in share.result()], late.result()
         except ProbeError as error:
             raise ProbeError(f"{plan.fabric.name}: {error}") from error
+        except BrokenProcessPool as error:
+            raise ProbeError(f"{plan.fabric.name}: a process that sends was ended from outside") from error
+
+
+def _submitted(
+    pool: ProcessPoolExecutor, shares: Sequence[Sequence[Path]], transfer_bytes: int, plan: FabricPlan
+) -> tuple[Future[list[float]], list[Future[list[Goodput]]]]:
+    """Start all of it. Signals wait meanwhile: a process has this one's handlers until its initializer runs."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)
+    try:
+        late = pool.submit(timer_lateness_s, round(LOAD_S / TIMER_S))
+        send = functools.partial(goodputs, transfer_bytes=transfer_bytes, congestion_control=plan.congestion_control)
+        return late, [pool.submit(send, share) for share in shares]
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _be_worker() -> None:
+    """A signal to the terminal is the parent's to act on; SIGTERM is how the pool ends its own processes."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, NUMBERS)
 
 
 def _pairs(plan: FabricPlan, cluster: Cluster) -> list[tuple[str, str]]:

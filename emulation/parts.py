@@ -23,12 +23,20 @@ from emulation.paths import ecmp_ports
 from emulation.testbed import Testbed
 from emulation.watch import Watch, ask_unixctl
 from results.artifacts import write_bytes
+from topologies.cluster import Cluster
 
 READY_TIMEOUT_S = 20.0
 
 
 class PartsFailed(RuntimeError):
     """A part of the run has ended, does not answer, or reports a fault: says which."""
+
+
+def testbed_of(plan: FabricPlan, cluster: Cluster, ledger: RunLedger, datapath: str) -> Testbed:
+    """The network of a plan, not yet built: what a run uses, and whoever foretells one. datapath: "netdev" or "system".
+    Raises ShapingError on a rate or delay that cannot be made."""
+    daemons = plan.switch_daemons if datapath == "netdev" else 1
+    return Testbed(cluster, ledger, datapath, switch_daemons=daemons, link_delay_s=plan.link_delay_s)
 
 
 class Parts:
@@ -40,8 +48,7 @@ class Parts:
         self.plan, self.ledger = plan, ledger
         self.scratch = ledger.subdirectory(f"{plan.fabric.name}-{plan.seed}"[:40])
         self.cluster = plan.cluster()
-        daemons = plan.switch_daemons if datapath == "netdev" else 1
-        self.testbed = Testbed(self.cluster, ledger, datapath, switch_daemons=daemons, link_delay_s=plan.link_delay_s)
+        self.testbed = testbed_of(plan, self.cluster, ledger, datapath)
         self.captures: Captures | None = None
         self.built = False
         self._controller: ControllerProcess | None = None

@@ -12,6 +12,7 @@ import json
 import multiprocessing
 import os
 import selectors
+import signal
 import socket
 import tempfile
 import threading
@@ -122,6 +123,8 @@ def _measure(config: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
                     yield message["id"], message["first_token_s"] - message["arrival_s"]
     except TimeoutError as error:
         raise SelfTestError(f"the gateway has said nothing for {PATIENCE_S:g} s") from error
+    except OSError as error:  # it ended with our line unread, or before we wrote it
+        raise SelfTestError(f"the gateway has ended: {error.strerror}") from error
     finally:
         ours.close()
         child.join(2.0)
@@ -129,6 +132,7 @@ def _measure(config: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _be_gateway(config: Mapping[str, Any], ours: socket.socket, theirs: socket.socket) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its parent's end of the pair
     ours.close()
     set_timer_slack()
     agent = GatewayAgent("gw", load_config(config))

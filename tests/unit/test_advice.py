@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -9,6 +14,11 @@ import pytest
 from emulation import advice, plan_checks
 from emulation.advice import Advice, Load
 from emulation.fabric_plan import FabricPlan
+from emulation.interrupts import interruptible
+from emulation.ledger import RunLedger
+from emulation.parts import Parts
+from emulation.shaping import Shape
+from emulation.testbed import Testbed, TestbedError
 from experiments.spec import load as load_experiment
 
 DEMO = Path(__file__).resolve().parents[2] / "experiments" / "demo.yaml"
@@ -37,6 +47,11 @@ def test_a_dilated_clock_allows_later_timers():
     assert load(timer_ms=20.0).needed(4.0) == pytest.approx(1.0)
 
 
+def pid_after(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
 def plan() -> FabricPlan:
     experiment = load_experiment(DEMO)
     return FabricPlan(experiment, experiment.fabrics[1], 1, ())
@@ -63,14 +78,89 @@ def test_the_dilation_is_tried_until_one_does_and_the_rate_scale_is_its_equal(mo
     assert (found.valid, found.dilation, found.tried) == (False, 4, loads[4.0])
     assert advised(monkeypatch, loads | {3.0: load(60.0)}).dilation == 3
     assert found.rate_scale == pytest.approx(0.25e-4)
-    assert "scale.time_dilation=4 (tried: 60 % of the cores) or scale.rate_scale=2.5e-05" in found.sentence()
+    assert found.sentence().endswith(
+        "it will not be valid here; scale.time_dilation=4 (tried: 60 % of the cores) would make it so, and probably "
+        "scale.rate_scale=2.5e-05 instead"
+    )
 
 
-def test_what_no_dilation_makes_valid_is_said_so(monkeypatch):
-    for ratio in (0.9, 0.05):  # every try brings little; the first one says that 21 would be needed
-        found = advised(monkeypatch, dict.fromkeys([1.0, *map(float, range(2, 17))], load(100.0, worst_ratio=ratio)))
-        assert (found.valid, found.dilation) == (False, None)
-    assert "nor with a time_dilation up to 16" in found.sentence()
+def test_where_timers_are_the_limit_only_a_dilation_is_advised(monkeypatch):
+    # 20 ms late whatever the load: four times what is allowed, and as much as is allowed of a clock that is as slow
+    found = advised(monkeypatch, {1.0: load(timer_ms=20.0), 4.0: load(timer_ms=20.0), 5.0: load(timer_ms=20.0)})
+    assert (found.dilation in (4, 5), found.rate_scale) == (True, None)
+    assert "rate_scale" not in found.sentence()
+
+
+def test_where_no_dilation_did_the_largest_that_was_tried_is_named(monkeypatch):
+    # every try brings little: four fifths of a core where three quarters are allowed, so 2, 3, 4 and 5 are tried
+    little = dict.fromkeys(map(float, range(1, 17)), load(80.0, worst_ratio=0.99))
+    found = advised(monkeypatch, little)
+    assert (found.valid, found.dilation, found.largest_tried) == (False, None, 5)
+    assert found.sentence().endswith("it will not be valid here, nor with scale.time_dilation=5 (4 were tried)")
+
+
+def test_a_dilation_beyond_the_largest_is_neither_tried_nor_said_to_be_of_no_use(monkeypatch):
+    found = advised(monkeypatch, {1.0: load(worst_ratio=0.05)})
+    assert (found.valid, found.dilation, found.largest_tried) == (False, None, None)
+    assert found.sentence().endswith("not be valid here (it seems to need 21, and none beyond 16 is advised)")
+
+
+def test_a_dilation_at_which_links_are_too_slow_for_a_shaper_ends_the_search(monkeypatch):
+    def measured(plan, ledger, datapath):
+        Shape(plan.kv_goodput_bps)
+        return load(worst_ratio=0.5)
+
+    monkeypatch.setattr(advice, "measure", measured)
+    experiment = load_experiment(DEMO, ["scale.rate_scale=1e-6"])  # 360 kbit/s; a shaper makes 150
+    found = advice._advise(FabricPlan(experiment, experiment.fabrics[1], 1, ()), None, "netdev")
+    assert (found.valid, found.largest_tried) == (False, None)
+    assert "3 cannot be tried: goodput of 1" in found.sentence()
+
+
+@pytest.mark.parametrize("datapath", ["netdev", "system"])
+def test_what_is_loaded_is_the_network_of_a_run(tmp_path, monkeypatch, datapath):
+    """With as many switch daemons, and the links' delay."""
+    shape = "{prefill_instances: 16, decode_instances: 16, gpus_per_instance: 4, link_delay_us: 50}"
+    experiment = load_experiment(DEMO, [f"cluster={shape}"])
+    plan = FabricPlan(experiment, experiment.fabrics[1], 1, ())
+    built = []
+
+    def build(testbed, *, controller_listens):
+        built.append(testbed)
+        raise TestbedError("not here: it needs root")
+
+    monkeypatch.setattr(Testbed, "build", build)
+    with RunLedger.open("doctor", base=tmp_path) as ledger:
+        with pytest.raises(TestbedError):
+            advice.measure(plan, ledger, datapath)
+        run = Parts(plan, ledger, datapath).testbed
+    (loaded,) = built
+    assert loaded.nodes() == run.nodes()
+    assert loaded.ends() == run.ends()
+    assert {end.shape.delay_s for end in loaded.ends() if end.shape} == {2 * 50e-6}, "a circuit is two links"
+    assert (
+        len({namespace for namespace in loaded.nodes().values() if "-ovs" in namespace})
+        == {"netdev": 2, "system": 1}[datapath]
+    )
+
+
+def test_a_signal_to_everybody_at_the_terminal_is_the_parent_s_alone(capfd):
+    """Ctrl-C while the load is on: its processes end in order and silently."""
+
+    def interrupted():
+        with ProcessPoolExecutor(
+            2, mp_context=multiprocessing.get_context("fork"), initializer=advice._be_worker
+        ) as pool:
+            pids = set(pool.map(pid_after, [0.05] * 4))
+            waits = [pool.submit(pid_after, 0.5) for _ in range(2)]
+            for pid in pids:
+                os.kill(pid, signal.SIGINT)
+                os.kill(pid, signal.SIGHUP)
+            return {wait.result() for wait in waits} <= pids
+
+    with interruptible():
+        assert interrupted()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_machine_that_others_are_using_is_not_judged(monkeypatch):
