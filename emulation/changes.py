@@ -8,11 +8,11 @@ import contextlib
 import errno
 import socket
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from emulation.netns import run_in
-from emulation.rtnetlink import TRAFFIC_CONTROL, messages, open_socket
+from emulation.rtnetlink import LINK, RTM_NEWLINK, TRAFFIC_CONTROL, attributes, links, messages, open_socket
 
 RTMGRP_LINK, RTMGRP_TC, RTMGRP_IPV4_IFADDR, RTMGRP_IPV4_ROUTE = 0x1, 0x8, 0x10, 0x40
 GROUPS = RTMGRP_LINK | RTMGRP_TC | RTMGRP_IPV4_IFADDR | RTMGRP_IPV4_ROUTE
@@ -32,11 +32,13 @@ _WHAT = {
 }
 _INDEX_AT = {16: 4, 17: 4, 20: 4, 21: 4}  # struct ifinfomsg, struct ifaddrmsg; 4 in struct tcmsg too, none in a route
 _TRAFFIC = range(36, 46)
-RTM_NEWLINK = 16
-#: Flags of a link that a capture sets and that change nothing for its packets: IFF_PROMISC, IFF_ALLMULTI.
-_HARMLESS_FLAGS = 0x100 | 0x200
-_LINK = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, flags, mask of the flags that changed
+#: Flags of a link that say nothing of its configuration: a capture sets IFF_PROMISC and IFF_ALLMULTI; IFF_RUNNING and
+#: IFF_LOWER_UP follow the other end, the kernel tells up to a second late, and that end is watched too.
+_STATE_FLAGS = 0x100 | 0x200 | 0x40 | 0x10000
+#: IFLA_ADDRESS, MTU, LINK, QDISC, MASTER, TXQLEN, GSO_MAX_SEGS, GSO_MAX_SIZE: what decides how packets fare.
+_CONFIGURATION = (1, 4, 5, 6, 10, 13, 40, 41)
 RECEIVE_BYTES = 1 << 17
+Configuration = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,13 @@ class ChangeWatch:
         by_namespace = {namespace: node for node, namespace in nodes.items()}
         self._sockets: dict[str, socket.socket] = {}
         self._interfaces: dict[str, dict[int, str]] = {}
+        self._links: dict[str, dict[int, Configuration]] = {}
         for namespace, node in by_namespace.items():
             self._interfaces[node] = dict(run_in(namespace, socket.if_nameindex))
             self._sockets[node] = opened = open_socket(namespace, GROUPS)
             opened.setblocking(False)
+            with open_socket(namespace) as asked:
+                self._links[node] = dict(map(configuration, links(asked)))
         self._changes: list[Change] = []
 
     def sample(self, now_s: float) -> None:
@@ -76,9 +81,8 @@ class ChangeWatch:
                             raise
                         self._changes.append(Change(now_s, node, "more was changed at once than could be read"))
                         continue
-                    self._changes += [
-                        Change(now_s, where, what) for where, what in described(datagram, node, self._interfaces[node])
-                    ]
+                    found = described(datagram, node, self._interfaces[node], self._links[node])
+                    self._changes += [Change(now_s, where, what) for where, what in found]
 
     def close(self) -> None:
         """Close the sockets."""
@@ -90,12 +94,15 @@ class ChangeWatch:
         return list(self._changes)
 
 
-def described(datagram: bytes, node: str, interfaces: Mapping[int, str]) -> Sequence[tuple[str, str]]:
-    """(where, what) of each announcement of a datagram. interfaces: index -> name."""
+def described(
+    datagram: bytes, node: str, interfaces: Mapping[int, str], known: MutableMapping[int, Configuration]
+) -> Sequence[tuple[str, str]]:
+    """(where, what) of each announcement of a datagram. interfaces: index -> name; known: index -> configuration of the
+    links so far, kept up."""
     found = []
     for kind, payload in messages(datagram):
         what = _WHAT.get(kind)
-        if what is None or (kind == RTM_NEWLINK and _only_captured(payload)):
+        if what is None or (kind == RTM_NEWLINK and _known(payload, known)):
             continue
         where = node
         if kind in _TRAFFIC:
@@ -106,7 +113,15 @@ def described(datagram: bytes, node: str, interfaces: Mapping[int, str]) -> Sequ
     return found
 
 
-def _only_captured(payload: memoryview) -> bool:
-    """Whether all that changed is that somebody listens to a link, or no longer."""
-    changed = _LINK.unpack_from(payload)[4]
-    return bool(changed) and not changed & ~_HARMLESS_FLAGS
+def configuration(payload: memoryview) -> tuple[int, Configuration]:
+    """(index, what was configured) of a message that describes a link."""
+    _, _, index, flags, _ = LINK.unpack_from(payload)
+    values = attributes(payload[LINK.size :])
+    return index, (flags & ~_STATE_FLAGS, *(bytes(values.get(each, b"")) for each in _CONFIGURATION))
+
+
+def _known(payload: memoryview, known: MutableMapping[int, Configuration]) -> bool:
+    """Whether a link is configured as it was: announced because its other end came up, or because somebody listens."""
+    index, found = configuration(payload)
+    before, known[index] = known.get(index), found
+    return found == before

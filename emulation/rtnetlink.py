@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from emulation.netns import socket_in
 
 NLMSG_ERROR, NLMSG_DONE = 2, 3
+RTM_NEWLINK, RTM_GETLINK = 16, 18
 RTM_NEWQDISC, RTM_GETQDISC = 36, 38
 DUMP_REQUEST = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
 MESSAGE = struct.Struct("=IHHII")  # length, type, flags, sequence, port
+LINK = struct.Struct("=BxHiII")  # family, type, index, flags, mask of the flags that changed
 TRAFFIC_CONTROL = struct.Struct("=BxxxiIII")  # family, interface index, handle, parent, info
 ATTRIBUTE = struct.Struct("=HH")  # length, type
 RECEIVE_BYTES = 1 << 18
@@ -53,15 +55,23 @@ def attributes(payload: memoryview) -> dict[int, memoryview]:
 
 def qdiscs(opened: socket.socket) -> Iterator[tuple[int, int, dict[int, memoryview]]]:
     """(interface index, handle, attributes) of every qdisc of the socket's namespace. Raises NetlinkError, OSError."""
-    size = MESSAGE.size + TRAFFIC_CONTROL.size
-    request = MESSAGE.pack(size, RTM_GETQDISC, DUMP_REQUEST, 0, 0) + TRAFFIC_CONTROL.pack(0, 0, 0, 0, 0)
-    opened.send(request)
+    for payload in _dump(opened, RTM_GETQDISC, TRAFFIC_CONTROL.pack(0, 0, 0, 0, 0), RTM_NEWQDISC):
+        _, index, handle, _, _ = TRAFFIC_CONTROL.unpack_from(payload)
+        yield index, handle, attributes(payload[TRAFFIC_CONTROL.size :])
+
+
+def links(opened: socket.socket) -> Iterator[memoryview]:
+    """The message (LINK, attributes) of every link of the socket's namespace. Raises NetlinkError, OSError."""
+    return _dump(opened, RTM_GETLINK, LINK.pack(0, 0, 0, 0, 0), RTM_NEWLINK)
+
+
+def _dump(opened: socket.socket, request: int, header: bytes, answer: int) -> Iterator[memoryview]:
+    opened.send(MESSAGE.pack(MESSAGE.size + len(header), request, DUMP_REQUEST, 0, 0) + header)
     while True:
         for kind, payload in messages(opened.recv(RECEIVE_BYTES)):
             if kind == NLMSG_DONE:
                 return
             if kind == NLMSG_ERROR:
-                raise NetlinkError(f"qdiscs: the kernel answered {struct.unpack_from('=i', payload)[0]}")
-            if kind == RTM_NEWQDISC:
-                _, index, handle, _, _ = TRAFFIC_CONTROL.unpack_from(payload)
-                yield index, handle, attributes(payload[TRAFFIC_CONTROL.size :])
+                raise NetlinkError(f"request {request}: the kernel answered {struct.unpack_from('=i', payload)[0]}")
+            if kind == answer:
+                yield payload

@@ -55,7 +55,10 @@ def background(path: Path) -> Iterator[None]:
         sender.bind((path.source_ip, path.source_port))
         sender.connect(listener.getsockname())
         receiver, _ = listener.accept()
-        ends = threading.Thread(target=drain, args=(receiver,)), threading.Thread(target=flood, args=(sender,))
+        ends = [
+            threading.Thread(target=body, args=(end,), daemon=True)
+            for body, end in ((drain, receiver), (flood, sender))
+        ]
         for end in ends:
             end.start()
         time.sleep(0.3)
@@ -65,7 +68,7 @@ def background(path: Path) -> Iterator[None]:
             for end in (sender, receiver):
                 end.shutdown(socket.SHUT_RDWR)
             for end in ends:
-                end.join()
+                end.join(10)
             receiver.close()
 
 
@@ -202,7 +205,7 @@ def test_a_path_without_an_end_is_reported_with_its_name(fabric):
 
 
 def test_an_unknown_congestion_control_is_refused(fabric):
-    with pytest.raises(ProbeError, match=r"no TCP connection"):
+    with pytest.raises(ProbeError, match=r"no-such-cc.*was refused.*tcp_available_congestion_control"):
         goodputs([fabric.path("p0", "d0", 0)], congestion_control="no-such-cc")
 
 
