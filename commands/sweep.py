@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -14,6 +14,7 @@ from commands.door import BAD_INPUT, INTERRUPTED, ExperimentFile, Overrides, See
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from experiments.spec import Experiment
     from sweeps.cell import Cell
     from sweeps.execute import Executed
     from sweeps.grid import GridDirectory
@@ -56,11 +57,13 @@ def sweep(
     """Run a grid: every combination of the axes, with every fabric and seed of the file (simulated unless told)."""
     from rich.console import Console
 
+    from experiments import rules
     from experiments.spec import SpecError
     from results.artifacts import ArtifactError, write_json, write_text
     from simulation.constants import Constants, ConstantsError, read_constants
     from sweeps.axes import SweepError, parse_axes
     from sweeps.grid import GridDirectory, cells_of
+    from sweeps.inputs import all_inputs
     from sweeps.table import cells_frame, grid_json, grid_table
 
     if keep not in ("all", "figures"):
@@ -84,6 +87,7 @@ def sweep(
             substrate="emulation" if emulate else "simulation",
             keep="all" if keep == "all" else "figures",
             constants=delays,
+            refusals=refusals_here if emulate and scheduler is None else rules.refusals,
         )
         check_arrivals(experiment, cells)
     except (ConstantsError, SpecError, SweepError) as error:
@@ -101,6 +105,7 @@ def sweep(
         "axes": {axis.key: list(axis.values) for axis in axes},
         "cells": len(cells),
         "grid": grid_digest(cells),
+        "inputs": all_inputs(cell.inputs for cell in cells),
         "keep": keep,
         "source": cells[0].source,
     }
@@ -108,10 +113,13 @@ def sweep(
     try:
         directory = GridDirectory.create_or_resume(f"sweep-{experiment.stem}", definition, artifact_dir)
         done = compute(cells, directory, console, "sweep", workers=workers, scheduler=scheduler, emulator=emulate)
-        write_text(directory.path / "results.csv", cells_frame(axes, done.outcomes).to_csv(index=False))
-        write_json(directory.path / "results.json", grid_json(axes, done.outcomes, done.failures))
     except (ArtifactError, SweepError) as error:
         fail(str(error), BAD_INPUT)
+    try:
+        write_text(directory.path / "results.csv", cells_frame(axes, done.outcomes).to_csv(index=False))
+        write_json(directory.path / "results.json", grid_json(axes, done.outcomes, done.failures))
+    except ArtifactError as error:
+        stopped(str(error), cells, directory)
     Console(highlight=False, width=max(console.width, 200)).print(grid_table(axes, done.outcomes))
     give_back(directory.path)
     console.print(f"results: {directory.path / 'results.csv'}", soft_wrap=True)
@@ -129,8 +137,9 @@ def compute(
     scheduler: str | None = None,
     emulator: bool = False,
 ) -> Executed:
-    """Compute what is unfinished on workers that are gone afterwards, also after Ctrl-C and SIGTERM, which end the
-    command with their exit status and say how to go on. Raises ArtifactError and SweepError."""
+    """Compute what is unfinished on workers that are gone afterwards, also after Ctrl-C and SIGTERM and where nothing
+    can be written, which end the command with their exit status and say how to go on. Raises SweepError."""
+    from results.artifacts import ArtifactError
     from sweeps.execute import execute, unfinished
     from sweeps.progress import GridProgress
     from sweeps.workers import workers as dask_workers
@@ -144,36 +153,66 @@ def compute(
                 return execute(cells, directory, None, progress)
             with dask_workers(count, scheduler=scheduler, emulator=emulator) as client:
                 return execute(cells, directory, client, progress)
-    except (KeyboardInterrupt, _Terminated) as error:
-        code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 128 + signal.SIGTERM
-        finished = len(cells) - len(unfinished(cells, directory))
-        fail(
-            f"interrupted: {finished} of {len(cells)} cells are finished in {directory.path}; the same command with "
-            f"--artifact-dir {directory.path} goes on with the others",
-            code,
-        )
+    except KeyboardInterrupt:
+        stopped("interrupted", cells, directory, INTERRUPTED)
+    except _Terminated:
+        stopped("interrupted", cells, directory, 128 + signal.SIGTERM)
+    except ArtifactError as error:
+        stopped(str(error), cells, directory)
     finally:
         signal.signal(signal.SIGTERM, previous)
 
 
+def stopped(why: str, cells: list[Cell], directory: GridDirectory, code: int = 1) -> NoReturn:
+    """End the command in the middle of a grid, and say how to go on."""
+    from sweeps.execute import unfinished
+
+    finished = len(cells) - len(unfinished(cells, directory))
+    fail(
+        f"{why}: {finished} of {len(cells)} cells are finished in {directory.path}; the same command with "
+        f"--artifact-dir {directory.path} goes on with the others",
+        code,
+    )
+
+
 def check_arrivals(path: Path, cells: list[Cell]) -> None:
-    """Refuse what the first cell's arrivals cannot be; those of the others are looked at when they are computed. Raises
-    SweepError."""
+    """Refuse what the arrivals of any point and seed cannot be. Fabrics share them, and so do points that differ in
+    nothing they depend on. Raises SweepError."""
     import yaml
 
     from experiments.spec import Experiment
     from sweeps.axes import SweepError
+    from sweeps.cell import of_arrivals
     from workloads.traces.trace import TraceError
 
-    try:
-        found = Experiment.model_validate(yaml.safe_load(cells[0].config)).arrivals(cells[0].seed)
-    except TraceError as error:
-        raise SweepError(str(error)) from error
-    if all(request.warmup for request in found.requests):
-        raise SweepError(
-            f"{path}: no request falls into the measured window of seed {cells[0].seed}; make workload.window_s "
-            "longer, raise the tenants' load, or move offset_s of a trace"
-        )
+    looked_at: set[tuple[str, int]] = set()
+    seen: set[tuple[object, int]] = set()
+    for cell in cells:
+        if (cell.point, cell.seed) in seen:  # another fabric
+            continue
+        seen.add((cell.point, cell.seed))
+        experiment = Experiment.model_validate(yaml.safe_load(cell.config))
+        if (key := (of_arrivals(experiment), cell.seed)) in looked_at:
+            continue
+        looked_at.add(key)
+        where = f"{path} with {', '.join(f'{key}={value}' for key, value in cell.point)}" if cell.point else str(path)
+        try:
+            found = experiment.arrivals(cell.seed)
+        except TraceError as error:
+            raise SweepError(f"{where}: {error}") from error
+        if all(request.warmup for request in found.requests):
+            raise SweepError(
+                f"{where}: no request falls into the measured window of seed {cell.seed}; make workload.window_s "
+                "longer, raise the tenants' load, or move offset_s of a trace"
+            )
+
+
+def refusals_here(experiment: Experiment) -> list[str]:
+    """What `run` refuses on this machine: rules that cannot be loaded, links and names that cannot be made."""
+    from emulation import plan_checks
+    from experiments import rules
+
+    return rules.refusals(experiment) + plan_checks.refusals(experiment)
 
 
 class _Terminated(Exception):

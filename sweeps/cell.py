@@ -6,14 +6,11 @@ result comes back as bytes. So a worker may be on another machine, and may die a
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import io
 import json
 import os
 import re
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,7 +28,9 @@ from results.tenants import by_tenant
 from simulation.constants import Constants
 from simulation.experiment_run import summary_of, write_tables
 from simulation.twin import Twin
+from sweeps import emulated
 from sweeps.axes import Point
+from sweeps.inputs import Inputs, differing, files_of, inputs_of
 from sweeps.source import ROOT, source_digest
 from workloads.arrivals import Arrivals
 from workloads.traces.trace import TraceError
@@ -40,7 +39,6 @@ Substrate = Literal["simulation", "emulation"]
 Keep = Literal["all", "figures"]
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+=-]+")
-_PR_SET_PDEATHSIG = 1
 
 
 class CellError(Exception):
@@ -50,7 +48,8 @@ class CellError(Exception):
 @dataclass(frozen=True, slots=True)
 class Cell:
     """`config` is the experiment as YAML with this fabric and this seed alone; `keep` says what comes back: every
-    artifact, or only the figures. `source` is the digest of the code that asked."""
+    artifact, or only the figures. `source` is the digest of the code that asked, `inputs` the files and modules that
+    the experiment names, as they were then."""
 
     point: Point
     fabric: str
@@ -60,6 +59,7 @@ class Cell:
     keep: Keep = "all"
     constants: Constants = field(default_factory=Constants)
     source: str = ""
+    inputs: Inputs = ()
 
     @property
     def path(self) -> str:
@@ -70,8 +70,8 @@ class Cell:
 
     @property
     def digest(self) -> str:
-        """What decides the result: the experiment, the substrate and its constants."""
-        text = json.dumps([self.config, self.substrate, asdict(self.constants)])
+        """What decides the result: the experiment, what it reads, the substrate and its constants."""
+        text = json.dumps([self.config, self.inputs, self.substrate, asdict(self.constants)])
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -85,8 +85,8 @@ class CellResult:
     worker: str
 
 
-def run_cell(cell: Cell) -> CellResult:
-    """Compute a cell, in a worker. Raises CellError."""
+def run_cell(cell: Cell, sweep: str = "") -> CellResult:
+    """Compute a cell, in a worker, for a `sweep` that may end it (sweeps/emulated.py). Raises CellError."""
     if cell.source and cell.source != source_digest(cell.substrate):
         raise CellError(
             f"worker {os.uname().nodename} ({ROOT}) runs another version of the code ({source_digest(cell.substrate)}) "
@@ -94,27 +94,44 @@ def run_cell(cell: Cell) -> CellResult:
         )
     began = time.perf_counter()
     try:
-        return _computed(cell, began)
-    except (SpecError, TraceError, ValueError) as error:
+        return _computed(cell, sweep, began)
+    except (SpecError, TraceError, ValueError, emulated.SweepEnded) as error:
         raise CellError(str(error)) from None  # its own kind may not survive the way back
 
 
-def _computed(cell: Cell, began: float) -> CellResult:
-    with tempfile.TemporaryDirectory(prefix="heliograph-cell-") as temporary:
+def _computed(cell: Cell, sweep: str, began: float) -> CellResult:
+    with tempfile.TemporaryDirectory(prefix="heliograph-cell-", dir=_scratch()) as temporary:
         path = Path(temporary)
         (path / "cell.yaml").write_text(cell.config, encoding="utf-8")
-        figures = _simulate(cell, path) if cell.substrate == "simulation" else _emulate(cell, path)
+        experiment = load(path / "cell.yaml")
+        if others := differing(cell.inputs, inputs_of(experiment)):
+            raise CellError(
+                f"worker {os.uname().nodename}: {', '.join(others)} is not what it was when the sweep began: the same "
+                "content must lie there on every machine until the sweep is done (a worker that has imported a module "
+                "keeps it: start it again)"
+            )
+        if cell.substrate == "simulation":
+            figures = _simulate(cell, experiment, path)
+        else:
+            figures = _emulate(cell, experiment, path, sweep)
         files = _archive(path / "out") if cell.keep == "all" else b""
     return CellResult(figures, files, time.perf_counter() - began, f"{os.uname().nodename}:{os.getpid()}")
 
 
-def _simulate(cell: Cell, path: Path) -> dict[str, Any]:
-    experiment = load(path / "cell.yaml")
+def _scratch() -> str | None:
+    """The worker's own folder, which goes when the worker does, however it ends; the system's outside of a worker."""
+    from distributed import get_worker  # which takes its time: not to list the cells of a grid
+
+    try:
+        return str(get_worker().local_directory)
+    except ValueError:
+        return None
+
+
+def _simulate(cell: Cell, experiment: Experiment, path: Path) -> dict[str, Any]:
     [fabric] = experiment.fabrics
-    result = Twin(
-        experiment, fabric, cell.seed, _arrivals(_of_arrivals(experiment), cell.seed).requests, cell.constants
-    )
-    done = result.run()
+    requests = _arrivals(of_arrivals(experiment), cell.seed, files_of(experiment)).requests
+    done = Twin(experiment, fabric, cell.seed, requests, cell.constants).run()
     summary = summary_of(experiment, fabric, cell.seed, done)
     if cell.keep == "all":
         directory = RunDirectory.create(experiment.name, artifact_dir=path / "out")
@@ -124,20 +141,20 @@ def _simulate(cell: Cell, path: Path) -> dict[str, Any]:
     return {"summary": summary.model_dump(mode="json"), "tenants": _tenants(experiment, done.frames.requests)}
 
 
-def _of_arrivals(experiment: Experiment) -> str:
+def of_arrivals(experiment: Experiment) -> str:
     """The parts of an experiment that its arrivals depend on, as YAML: cells that differ in other parts share them."""
-    data = experiment.model_dump(mode="json", exclude_none=True, exclude={"slo", "scale", "transfer"})
+    data = experiment.model_dump(mode="json", exclude_none=True, exclude={"slo", "scale", "transfer", "seeds"})
     return yaml.safe_dump(data | {"name": "arrivals", "fabrics": [{"name": "ceiling", "kind": "none"}]}, sort_keys=True)
 
 
 @lru_cache(maxsize=16)  # a window of 128 GPUs holds 5 MB
-def _arrivals(config: str, seed: int) -> Arrivals:
+def _arrivals(config: str, seed: int, files: Inputs) -> Arrivals:
+    """`files` are what the traces were when they were read: a worker of a cluster outlives many a sweep."""
     return Experiment.model_validate(yaml.safe_load(config)).arrivals(seed)
 
 
-def _emulate(cell: Cell, path: Path) -> dict[str, Any]:
-    """A run of the command line in a process of its own: it tears its network down however it ends, also when this
-    worker dies first."""
+def _emulate(cell: Cell, experiment: Experiment, path: Path, sweep: str) -> dict[str, Any]:
+    """A run of the command line in a process of its own."""
     command = [
         sys.executable,
         str(ROOT / "cli.py"),
@@ -146,21 +163,7 @@ def _emulate(cell: Cell, path: Path) -> dict[str, Any]:
         "--artifact-dir",
         str(path / "out"),
     ]
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def in_the_child() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which local workers are kept from
-
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=in_the_child,
-    )
+    done = emulated.run(command, sweep, ROOT)
     if done.returncode not in (0, 3):  # 3: the run is whole and says itself that it is invalid
         said = (done.stderr.strip() or done.stdout.strip() or "nothing said").splitlines()[-5:]
         raise CellError(f"the run ended with exit status {done.returncode}: " + " / ".join(said))
@@ -168,8 +171,7 @@ def _emulate(cell: Cell, path: Path) -> dict[str, Any]:
     [summary] = directory.summary().runs
     requests = directory.table(cell.fabric, cell.seed, "requests")
     assert requests is not None
-    figures = _tenants(load(path / "cell.yaml"), requests)
-    return {"summary": summary.model_dump(mode="json"), "tenants": figures}
+    return {"summary": summary.model_dump(mode="json"), "tenants": _tenants(experiment, requests)}
 
 
 def _tenants(experiment: Experiment, requests: Any) -> dict[str, Any]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from uuid import uuid4
 
-from distributed import Client, as_completed
+from distributed import Client, Future, as_completed
 
+from sweeps import emulated
 from sweeps.cell import Cell, run_cell
 from sweeps.grid import GridDirectory, Outcome
 from sweeps.progress import GridProgress
@@ -30,8 +32,8 @@ def execute(cells: Sequence[Cell], directory: GridDirectory, client: Client | No
     """Compute what is not finished yet (with no client: nothing), and return everything.
 
     A worker that dies loses the cell it was at, which another worker computes; what was finished is on disk. A cell
-    whose workers die again and again, or that raises, is named in `failures`; the others go on. Raises ArtifactError
-    where a cell cannot be written.
+    whose workers die again and again, or that raises, is named in `failures`; the others go on. However this ends, no
+    emulated run of it goes on. Raises ArtifactError where a cell cannot be written.
     """
     done = Executed()
     left = unfinished(cells, directory)
@@ -47,18 +49,20 @@ def execute(cells: Sequence[Cell], directory: GridDirectory, client: Client | No
 def _compute(
     left: Sequence[Cell], directory: GridDirectory, client: Client, progress: GridProgress, done: Executed
 ) -> None:
-    futures = {
-        client.submit(
-            run_cell,
-            cell,
-            key=f"cell-{cell.digest}",
-            pure=False,
-            priority=-number,  # in order: neighbours share their arrivals
-            resources={EMULATOR: 1} if cell.substrate == "emulation" else None,
-        ): cell
-        for number, cell in enumerate(left)
-    }
+    sweep = uuid4().hex
+    futures: dict[Future, Cell] = {}
     try:
+        for number, cell in enumerate(left):
+            future = client.submit(
+                run_cell,
+                cell,
+                sweep,
+                key=f"cell-{cell.digest}",
+                pure=False,
+                priority=-number,  # in order: neighbours share their arrivals
+                resources={EMULATOR: 1} if cell.substrate == "emulation" else None,
+            )
+            futures[future] = cell
         for future in as_completed(list(futures), loop=client.loop):
             cell = futures.pop(future)
             if future.status == "finished":
@@ -72,3 +76,5 @@ def _compute(
             future.release()
     finally:
         client.cancel(list(futures))
+        if any(cell.substrate == "emulation" for cell in futures.values()):
+            client.run(emulated.end, sweep, on_error="ignore")  # a worker that is gone has taken its run with it

@@ -9,20 +9,19 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from experiments import rules
 from experiments.source import read
 from experiments.spec import Experiment, load
-from results.artifacts import RunDirectory, write_bytes, write_json
+from results.artifacts import ArtifactError, RunDirectory, write_bytes, write_json
 from simulation.constants import Constants
 from sweeps.axes import Axis, Point, SweepError, overrides, points
 from sweeps.cell import Cell, CellResult, Keep, Substrate
+from sweeps.inputs import inputs_of
 from sweeps.source import source_digest
 
 
@@ -35,33 +34,38 @@ def cells_of(
     substrate: Substrate = "simulation",
     keep: Keep = "all",
     constants: Constants | None = None,
+    refusals: Callable[[Experiment], list[str]] = rules.refusals,
 ) -> list[Cell]:
     """Every cell of a file's grid: each point of the axes, each of its seeds, each of its fabrics, in that order (cells
-    of one point and seed share their arrivals). Raises SpecError and SweepError."""
+    of one point and seed share their arrivals). `refusals` says what a point cannot be. Raises SpecError and
+    SweepError."""
     source = source_digest(substrate)
     cells: list[Cell] = []
     data = read(path).data
     rules.look_in(path)
     for point in points(axes):
         experiment = load(path, [*sets, *overrides(point, data)], seed)
-        if refused := rules.refusals(experiment):
-            raise SweepError("\n".join(f"{path}: {line}" for line in refused))
+        if refused := refusals(experiment):
+            where = f"{path} with {', '.join(f'{key}={value}' for key, value in point)}" if point else str(path)
+            raise SweepError("\n".join(f"{where}: {line}" for line in refused))
         expanded = experiment.expanded()
         for each_seed in expanded.seeds:
             for fabric in expanded.fabrics:
-                config = _alone(expanded, fabric.name, each_seed)
+                alone = expanded.model_copy(update={"fabrics": [fabric], "seeds": [each_seed]})
                 cells.append(
-                    Cell(point, fabric.name, each_seed, config, substrate, keep, constants or Constants(), source)
+                    Cell(
+                        point,
+                        fabric.name,
+                        each_seed,
+                        alone.dump(),
+                        substrate,
+                        keep,
+                        constants or Constants(),
+                        source,
+                        inputs_of(alone),
+                    )
                 )
     return cells
-
-
-def _alone(experiment: Experiment, fabric: str, seed: int) -> str:
-    """The resolved experiment with one fabric and one seed, as YAML."""
-    data = experiment.model_dump(mode="json", exclude_none=True)
-    data["fabrics"] = [each for each in data["fabrics"] if each["name"] == fabric]
-    data["seeds"] = [seed]
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +126,14 @@ class GridDirectory:
     def keep(self, cell: Cell, result: CellResult) -> Outcome:
         """Write a cell down; `cell.json` comes last. Raises ArtifactError."""
         path = self._of(cell)
-        path.mkdir(parents=True, exist_ok=True)
+        _make(path)
         if result.files:
             with zipfile.ZipFile(io.BytesIO(result.files)) as archive:
                 for name in archive.namelist():
                     target = (path / name).resolve()
                     if path.resolve() not in target.parents:
                         raise SweepError(f"worker {result.worker} sent a file outside its cell: {name}")
-                    target.parent.mkdir(parents=True, exist_ok=True)
+                    _make(target.parent)
                     write_bytes(target, archive.read(name))
         about: dict[str, Any] = {
             "schema": 1,
@@ -147,3 +151,10 @@ class GridDirectory:
 
     def _of(self, cell: Cell) -> Path:
         return self.path / "cells" / cell.path
+
+
+def _make(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArtifactError(f"cannot make {path}: {error.strerror or error}") from error

@@ -8,10 +8,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
+_FIGURES = ("topologies", "workloads", "controllers", "experiments", "results", "simulation", "sweeps")
+
 #: The rooms that a figure depends on, by substrate.
 ROOMS = {
-    "simulation": ("topologies", "workloads", "controllers", "experiments", "results", "simulation"),
-    "emulation": ("topologies", "workloads", "controllers", "experiments", "results", "simulation", "emulation"),
+    "simulation": _FIGURES,
+    "emulation": (*_FIGURES, "emulation", "commands"),
 }
 
 

@@ -2,12 +2,14 @@
 
 Local workers and their scheduler listen on the loopback address alone, speak TLS with keys made for this one grid, and
 serve no web page: whoever else is on the machine can neither read nor feed them, which matters where root emulates.
+Dask puts its scratch folder on the Python path of all of them, so that is theirs alone too, and gone with them.
 """
 
 from __future__ import annotations
 
 import logging
 import signal
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
@@ -48,7 +50,11 @@ def workers(count: int, *, scheduler: str | None = None, emulator: bool = False)
             yield client
         return
     with ExitStack() as stack:
-        stack.enter_context(dask.config.set(_QUIET))
+        # last to go: only once no worker is left does nobody write there
+        scratch = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="heliograph-sweep-", ignore_cleanup_errors=True)
+        )
+        stack.enter_context(dask.config.set(_QUIET | {"temporary-directory": scratch}))
         resource_tracker.ensure_running()  # unblocks SIGINT in the thread that starts it: so not within the next
         with _interrupts_held():
             cluster = stack.enter_context(_local(count, emulator))
@@ -98,10 +104,11 @@ def _refuse_unfit(client: Client, address: str, emulator: bool) -> None:
     if not found:
         raise SweepError(
             f"--scheduler {address}: it has no worker; start one in a checkout of this revision: "
-            f"PYTHONPATH=. .venv/bin/dask worker {address} --nthreads 1"
+            f'PYTHONPATH=. .venv/bin/dask worker {address} --nthreads 1 --local-directory "$(mktemp -d)"'
         )
     if emulator and not any(worker["resources"].get(EMULATOR) for worker in found.values()):
         raise SweepError(
             f"--scheduler {address}: none of its {len(found)} workers offers the resource {EMULATOR}=1; start one as "
-            f'root with --nthreads 1 --resources "{EMULATOR}=1" on each machine that may emulate'
+            f'root with --nthreads 1 --resources "{EMULATOR}=1" --local-directory "$(mktemp -d)" on each machine '
+            "that may emulate"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -9,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from dataclasses import replace
@@ -16,11 +18,16 @@ from pathlib import Path
 
 import psutil
 import pytest
+import typer
 import yaml
+from distributed import Client
 from rich.console import Console
 from typer.testing import CliRunner
 
 import cli
+from commands.sweep import compute
+from results.artifacts import ArtifactError
+from sweeps import emulated, inputs
 from sweeps import workers as sweep_workers
 from sweeps.axes import SweepError, expand, overrides, parse_axes, parse_axis, points
 from sweeps.cell import Cell, CellError, run_cell
@@ -109,6 +116,7 @@ def test_a_star_stands_for_every_item_of_a_list():
         ("transfr=pull", "transfr"),
         ("transfer=pull,push", "push"),
         ("workload.window_s=0.001", "no request falls into the measured window"),
+        ("workload.window_s=20,0.001", "with workload.window_s=0.001: no request falls into the measured window"),
         ("workload.*.load=1", "stands for the items of a list"),
     ],
 )
@@ -129,6 +137,10 @@ def test_an_axis_that_cannot_be_is_refused_before_anything_starts(spec, tmp_path
         (("--workers", 2, "--scheduler", "tcp://127.0.0.1:1"), "leave one out"),
         (("--emulate", "--workers", 2), "one cell at a time"),
         (("--keep", "some"), "neither all nor figures"),
+        (
+            ("--emulate", "--dry-run", "--over", "scale.rate_scale=0.0001,0.000000001"),
+            "with scale.rate_scale=0.000000001: scale.rate_scale: 1e-09 makes a KV link",
+        ),
         (("--over", "transfer=pull", "--over", "transfer=layerwise"), "given twice"),
     ],
 )
@@ -189,6 +201,76 @@ def test_a_file_that_a_worker_sends_outside_its_cell_is_refused(spec, tmp_path):
     assert not list(tmp_path.rglob("outside"))
 
 
+def traced(spec: Path, requests: int) -> Path:
+    """The experiment with one tenant that replays a trace of so many requests within 40 s."""
+    rows = [
+        {"timestamp": 40_000 * i // requests, "input_length": 1024, "output_length": 1, "hash_ids": [2 * i, 2 * i + 1]}
+        for i in range(requests)
+    ]
+    (spec.parent / "trace.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = yaml.safe_load(SPEC)
+    data["workload"]["tenants"] = [{"name": "agentic", "source": "mooncake", "path": "trace.jsonl", "offset_s": 1}]
+    spec.write_text(yaml.safe_dump(data))
+    return spec
+
+
+def test_a_cell_is_another_one_when_a_trace_has_changed_and_a_worker_that_has_read_it_reads_it_again(spec):
+    found = []
+    for requests in (40, 80):
+        [cell, *_] = of_any_version(cells_of(traced(spec, requests), [], keep="figures"))
+        found.append((cell.digest, run_cell(cell).figures["summary"]["requests"]["offered"]))
+    assert found[0][0] != found[1][0]
+    assert found[0][1] < found[1][1]
+    traced(spec, 50)
+    with pytest.raises(CellError, match=r"trace\.jsonl is not what it was when the sweep began"):
+        run_cell(cell)
+
+
+def test_a_rule_of_one_s_own_is_part_of_the_digest(spec):
+    rule = spec.parent / "rule_of_a_sweep.py"
+    rule.write_text(
+        "class First:\n    def choose(self, demand, candidates, now_s):\n        return candidates[0].decode\n"
+    )
+    sets = ["fabrics.1.decode_choice=rule_of_a_sweep:First"]
+    before = cells_of(spec, [], sets=sets)
+    assert [[name for name, _ in cell.inputs] for cell in before[:2]] == [[], ["rule_of_a_sweep"]]
+    rule.write_text(rule.read_text() + "\n# edited\n")
+    inputs._module_sha256.cache_clear()  # as another process, which imports what is there now
+    after = cells_of(spec, [], sets=sets)
+    assert [a.digest == b.digest for a, b in zip(after, before, strict=True)] == [True, False] * 2
+
+
+def test_a_disk_that_takes_no_more_ends_a_grid_and_says_how_to_go_on(spec, tmp_path, capsys):
+    cells = of_any_version(cells_of(spec, [], sets=["seeds=[1]"], keep="figures"))
+    directory = GridDirectory.create_or_resume("sweep", DEFINITION, tmp_path / "grid")
+    (directory.path / "cells").write_text("")  # where no folder can be made any more
+    with pytest.raises(ArtifactError, match="cannot make"):
+        directory.keep(cells[0], run_cell(cells[0]))
+    with pytest.raises(typer.Exit) as ended:
+        compute(cells, directory, Console(file=io.StringIO()), "sweep", workers=1)
+    assert ended.value.exit_code == 1
+    said = capsys.readouterr().err
+    assert "cannot make" in said
+    assert f"0 of 2 cells are finished in {directory.path}; the same command with --artifact-dir" in said
+
+
+def test_an_emulated_run_ends_with_its_sweep_and_none_begins_after_it(tmp_path):
+    ended: list[int] = []
+    sleeper = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+    thread = threading.Thread(target=lambda: ended.append(emulated.run(sleeper, "this", tmp_path).returncode))
+    thread.start()
+    while not emulated._running.get("this"):
+        time.sleep(0.01)
+    asyncio.run(emulated.end("another"))
+    assert emulated._running["this"]
+    asyncio.run(emulated.end("this"))
+    assert not emulated._running["this"]
+    thread.join()
+    assert ended == [-signal.SIGTERM]
+    with pytest.raises(emulated.SweepEnded):
+        emulated.run(sleeper, "this", tmp_path)
+
+
 def test_estimates_are_student_s_and_one_window_says_nothing_of_the_spread():
     found = estimate([1.0, 2.0, 3.0, 4.0, 5.0])
     assert found is not None
@@ -224,6 +306,14 @@ def listening(process: psutil.Process) -> set[str]:
     return found
 
 
+def scratch_folders(client: Client) -> set[Path]:
+    """The folders made for a sweep that are on the Python path of its worker processes and of this one."""
+    [*of_workers] = client.run(lambda: list(__import__("sys").path)).values()
+    paths = [Path(path) for each in (*of_workers, sys.path) for path in each if "dask-scratch-space" in path]
+    assert len(paths) > len(of_workers)  # the scheduler's, in this process, too
+    return {next(up for up in path.parents if up.name.startswith("heliograph-sweep-")) for path in paths}
+
+
 def test_a_worker_that_dies_loses_no_finished_cell_and_the_result_is_that_of_no_worker(spec, tmp_path):
     cells = of_any_version(cells_of(spec, parse_axes(["transfer=pull,layerwise"]), sets=["workload.window_s=60"]))
     directory = GridDirectory.create_or_resume("sweep", DEFINITION, tmp_path / "grid")
@@ -244,7 +334,10 @@ def test_a_worker_that_dies_loses_no_finished_cell_and_the_result_is_that_of_no_
     before = {child.pid for child in mine.children(recursive=True)}
     with workers(2) as client:
         assert listening(mine) <= {"127.0.0.1"}
+        scratch = scratch_folders(client)
+        assert {path.stat().st_mode & 0o777 for path in scratch} == {0o700}
         done = execute(cells, directory, client, Killer("sweep", console=Console(file=io.StringIO())))
+    assert not any(path.exists() for path in scratch)
     assert done.failures == {}
     assert killed
     assert [(each.point, each.fabric, each.seed) for each in done.outcomes] == [
@@ -294,11 +387,19 @@ def checkout(tmp_path_factory) -> Path:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_sweep_leaves_no_process_and_goes_on_where_it_was(checkout, spec, tmp_path, number, code):
     grid = tmp_path / "grid"
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     command = [sys.executable, str(checkout / "cli.py"), "sweep", str(spec), "--set", "workload.window_s=60"]
     command += ["--over", "workload.tenants.*.load=0.3,0.4,0.5,0.6", "--artifact-dir", str(grid), "--keep", "figures"]
     command += ["--workers", "1"]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=checkout, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=checkout,
+        start_new_session=True,
+        env=os.environ | {"TMPDIR": str(temporary)},
     )
     assert process.stdout is not None
     for line in process.stdout:
@@ -321,3 +422,4 @@ def test_an_interrupted_sweep_leaves_no_process_and_goes_on_where_it_was(checkou
     finished = [json.loads(path.read_text())["digest"] for path in grid.rglob("cell.json")]
     assert 1 <= len(finished) < 16
     assert json.loads((grid / "sweep.json").read_text())["cells"] == 16
+    assert list(temporary.iterdir()) == []
