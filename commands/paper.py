@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from commands.door import BAD_INPUT, fail, give_back
-from commands.sweep import GridDir, Scheduler, Workers, compute, grid_digest
+from commands.sweep import GridDir, Scheduler, Workers, compute, grid_digest, stopped
 
 Figure = Annotated[
     list[str] | None,
@@ -37,12 +37,13 @@ def paper(
     from experiments.spec import SpecError
     from paper.measure import measured
     from paper.plan import cells as cells_of_part
-    from paper.plan import find_traces, parts_of
+    from paper.plan import find_traces, form, parts_of
     from paper.report import Line, side_by_side, tally, write_artifacts
     from paper.rows import read_rows, reproduces
     from results.artifacts import ArtifactError
     from sweeps.axes import SweepError
     from sweeps.grid import GridDirectory
+    from sweeps.inputs import all_inputs
     from sweeps.progress import duration
     from sweeps.source import source_digest
 
@@ -70,6 +71,7 @@ def paper(
             "quick": quick,
             "cells": len(cells),
             "grid": grid_digest(cells),
+            "inputs": all_inputs(cell.inputs for cell in cells),
             "source": source_digest("simulation"),
         }
         name = "paper-quick" if quick else "paper"
@@ -77,22 +79,25 @@ def paper(
         console.print(f"artifacts: {directory.path}", soft_wrap=True)
         began_s = time.monotonic()
         done = compute(cells, directory, console, name, workers=workers, scheduler=scheduler)
-        finished = {cell.digest: outcome for cell in cells if (outcome := directory.outcome(cell)) is not None}
-        outcomes = {
-            part: [replace(finished[cell.digest], point=cell.point) for cell in of_part if cell.digest in finished]
-            for part, of_part in by_part.items()
-        }
-        lines = [Line(row, found, reproduces(row, found)) for row in rows for found in [measured(row, outcomes)]]
-        about = {
-            "form": "Quick form: three windows of 90 s, few grid points" if quick else "Five paired windows of 330 s",
-            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "cells": len(cells),
-            "failed": done.failures,
-            "source": source_digest("simulation"),
-        }
-        report = write_artifacts(directory.path, lines, about)
     except (ArtifactError, SpecError, SweepError) as error:
         fail(str(error), BAD_INPUT)
+    finished = {cell.digest: outcome for cell in cells if (outcome := directory.outcome(cell)) is not None}
+    outcomes = {
+        part: [replace(finished[cell.digest], point=cell.point) for cell in of_part if cell.digest in finished]
+        for part, of_part in by_part.items()
+    }
+    lines = [Line(row, found, reproduces(row, found)) for row in rows for found in [measured(row, by_part, outcomes)]]
+    about = {
+        "form": ("Quick form, few grid points. " if quick else "") + form(by_part),
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "cells": len(cells),
+        "failed": done.failures,
+        "source": source_digest("simulation"),
+    }
+    try:
+        report = write_artifacts(directory.path, lines, about)
+    except ArtifactError as error:
+        stopped(str(error), cells, directory)
     Console(highlight=False, width=max(console.width, 160)).print(side_by_side(lines))
     console.print(f"reproduces: {tally(lines)} ({len(cells)} cells, {duration(time.monotonic() - began_s)})")
     give_back(directory.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from paper.exact import EXACT
 from paper.rows import Found, Measure, Row, in_unit
@@ -10,13 +11,26 @@ from sweeps.axes import Point
 from sweeps.grid import Outcome
 from sweeps.intervals import Estimate, estimate
 
-#: Finished cells by part.
+
+class Place(Protocol):
+    """Where a cell is in its grid: what a `Cell` and an `Outcome` have in common."""
+
+    @property
+    def point(self) -> Point: ...
+    @property
+    def fabric(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+
+
+#: Every cell of the grids by part, and those that are finished.
+Planned = Mapping[str, Sequence[Place]]
 Outcomes = Mapping[str, Sequence[Outcome]]
 _Cells = dict[tuple[Point, str], dict[int, Outcome]]
 
 
-def measured(row: Row, outcomes: Outcomes) -> Found:
-    """What there is for a row: closed form, or over the paired windows of every grid point."""
+def measured(row: Row, planned: Planned, outcomes: Outcomes) -> Found:
+    """What there is for a row: closed form, or over the paired windows of every grid point that is planned."""
     if row.measure is None:
         return Found({"": Estimate(EXACT[row.id](), None, 1)})
     measure = row.measure
@@ -24,16 +38,22 @@ def measured(row: Row, outcomes: Outcomes) -> Found:
     missing = 0
     for part in measure.part:
         cells = _by_point(outcomes.get(part, ()))
-        for point in dict.fromkeys(point for point, _ in cells):
-            if any(dict(point).get(key, value) != value for key, value in measure.where.items()):
-                continue
+        for point, windows in _windows(measure, planned.get(part, ())).items():
             values = _paired(measure, cells, point)
-            found = estimate(values)
-            if found is None:
-                missing += 1
-                continue
-            by_point[_name(part, point)] = in_unit(found, row.unit)
+            missing += len(values) < windows
+            if (found := estimate(values)) is not None:
+                by_point[_name(part, point)] = in_unit(found, row.unit)
     return Found(by_point, missing)
+
+
+def _windows(measure: Measure, planned: Sequence[Place]) -> dict[Point, int]:
+    """The points that the measure looks at, and how many windows each is to have."""
+    seeds: dict[Point, set[int]] = {}
+    for cell in planned:
+        point = dict(cell.point)
+        if cell.fabric == measure.of and all(point.get(key, value) == value for key, value in measure.where.items()):
+            seeds.setdefault(cell.point, set()).add(cell.seed)
+    return {point: len(each) for point, each in seeds.items()}
 
 
 def _by_point(outcomes: Sequence[Outcome]) -> _Cells:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import yaml
 
 from experiments.source import read
 from sweeps.axes import SweepError, parse_axes
@@ -187,3 +189,21 @@ def find_traces(given: Path | None) -> Path:
 def _wanted() -> list[str]:
     tenants = read(EXPERIMENTS / "fig3b-128-25.yaml").data["workload"]["tenants"]
     return [tenant["path"].removeprefix(_TRACES) for tenant in tenants if "path" in tenant]
+
+
+def form(by_part: Mapping[str, Sequence[Cell]]) -> str:
+    """How many paired windows of how many seconds stand behind which figures, from the cells themselves."""
+    figures: dict[tuple[int, float], list[str]] = {}
+    for part in PARTS:
+        if not (found := by_part.get(part.name)):
+            continue
+        windows = len({cell.seed for cell in found})
+        window_s = float(yaml.safe_load(found[0].config)["workload"]["window_s"])
+        of = figures.setdefault((windows, window_s), [])
+        if part.figure not in of:
+            of.append(part.figure)
+    said = [
+        f"{', '.join(sorted(of))}: " + (f"{n} paired windows" if n > 1 else "one window") + f" of {window_s:,g} s"
+        for (n, window_s), of in figures.items()
+    ]
+    return "; ".join(said) or "closed form only"

@@ -34,7 +34,7 @@ class Line:
         if self.row.measure is None:
             return "closed form"
         counts = sorted({each.n for each in self.found.by_point.values()})
-        missing = f" ({self.found.missing} points missing)" if self.found.missing else ""
+        missing = f" ({self.found.missing} points incomplete)" if self.found.missing else ""
         return ("-" if not counts else "/".join(map(str, counts))) + missing
 
 
@@ -55,7 +55,7 @@ def side_by_side(lines: Sequence[Line]) -> Table:
             row.what,
             _unit(row),
             row.published.text,
-            line.found.text(row.unit),
+            line.found.text(row.places),
             line.windows,
             f"[{_STYLES[line.verdict]}]{line.verdict}[/]",
         )
@@ -78,7 +78,7 @@ def write_artifacts(path: Path, lines: Sequence[Line], about: dict[str, Any]) ->
                 "what": line.row.what,
                 "unit": _unit(line.row),
                 "paper": line.row.published.text,
-                "project": line.found.text(line.row.unit),
+                "project": line.found.text(line.row.places),
                 "windows": line.windows,
                 "reproduces": line.verdict,
                 "source": line.row.source,
@@ -102,7 +102,7 @@ def write_artifacts(path: Path, lines: Sequence[Line], about: dict[str, Any]) ->
 
 
 def _unit(row: Row) -> str:
-    return {"percent": "%", "points": "points", "ratio": "", "number": "", "bytes": ""}[row.unit]
+    return {"percent": "%", "ratio": ""}.get(row.unit, row.unit)
 
 
 def _plain(line: Line) -> dict[str, Any]:
@@ -112,18 +112,19 @@ def _plain(line: Line) -> dict[str, Any]:
         "figure": row.figure,
         "what": row.what,
         "unit": row.unit,
-        "published": row.published.model_dump(exclude_none=True),
+        "published": row.published.numbers,
+        "printed": row.published.text,
         "source": row.source,
         "reproduces": line.verdict,
         "points": {
             name: {"mean": each.mean, "half_width_95": each.half_width, "windows": each.n}
             for name, each in line.found.by_point.items()
         },
-        "points_missing": line.found.missing,
+        "points_incomplete": line.found.missing,
     }
 
 
 def _points(line: Line) -> list[tuple[str, str]]:
     """Every grid point of a row in words, where there are several."""
     found = line.found.by_point
-    return [(name, Found({name: each}).text(line.row.unit)) for name, each in found.items()] if len(found) > 1 else []
+    return [(name, Found({name: each}).text(line.row.places)) for name, each in found.items()] if len(found) > 1 else []

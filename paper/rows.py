@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from sweeps.intervals import Estimate
 
 ROWS_FILE = Path(__file__).with_name("rows.yaml")
 
-Unit = Literal["bytes", "number", "ratio", "percent", "points"]
+Unit = Literal["bytes", "GB", "GB/s", "GPUs", "dB", "W", "ms", "ratio", "percent", "points"]
 Verdict = Literal["yes", "partly", "no", "not measured"]
 
-#: Decimals that each unit is printed with, and what a figure is multiplied by first.
-_DECIMALS: dict[Unit, int] = {"bytes": 0, "number": 1, "ratio": 2, "percent": 1, "points": 1}
-_SCALE: dict[Unit, float] = {"bytes": 1, "number": 1, "ratio": 1, "percent": 100, "points": 100}
+#: Decimals that figures in a unit are printed with (1), unless their row says otherwise.
+_DECIMALS: dict[Unit, int] = {"bytes": 0, "GPUs": 0, "ratio": 2}
+#: What shares are multiplied by.
+_SCALE: dict[Unit, float] = {"percent": 100, "points": 100}
+
+#: A number as it is printed: its digits say how exact it is, and 0.00 says more than 0.
+Printed = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)?$")]
 
 
 class _Data(BaseModel):
@@ -26,13 +30,13 @@ class _Data(BaseModel):
 
 
 class Published(_Data):
-    """A value, a range or a limit, in the unit it is printed in."""
+    """A value, a range or a limit as it is printed, in the unit it is printed in."""
 
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    at_most: float | None = None
-    at_least: float | None = None
+    value: Printed | None = None
+    low: Printed | None = None
+    high: Printed | None = None
+    at_most: Printed | None = None
+    at_least: Printed | None = None
 
     @model_validator(mode="after")
     def _one_kind(self) -> Published:
@@ -44,10 +48,16 @@ class Published(_Data):
     @property
     def text(self) -> str:
         if self.value is not None:
-            return f"{self.value:,g}"
+            whole, point, digits = self.value.partition(".")
+            return f"{int(whole):,}{point}{digits}"
         if self.low is not None:
-            return f"{self.low:g} to {self.high:g}"
-        return f"≤ {self.at_most:g}" if self.at_most is not None else f"≥ {self.at_least:g}"
+            return f"{self.low} to {self.high}"
+        return f"≤ {self.at_most}" if self.at_most is not None else f"≥ {self.at_least}"
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """What is given, by its kind."""
+        return {name: float(text) for name, text in self if text is not None}
 
 
 class Measure(_Data):
@@ -67,7 +77,8 @@ class Measure(_Data):
 
 
 class Row(_Data):
-    """One figure of the paper. Without a `measure` it is closed form: `paper/exact.py` has a function of its id."""
+    """One figure of the paper. Without a `measure` it is closed form: `paper/exact.py` has a function of its id. The
+    project's side is printed with `decimals` (default: those of the unit)."""
 
     id: str
     figure: str
@@ -76,6 +87,12 @@ class Row(_Data):
     published: Published
     source: str
     measure: Measure | None = None
+    decimals: int | None = None
+
+    @property
+    def places(self) -> int:
+        """Decimals that the project's figure is printed with."""
+        return _DECIMALS.get(self.unit, 1) if self.decimals is None else self.decimals
 
 
 class _File(_Data):
@@ -83,14 +100,14 @@ class _File(_Data):
 
 
 def read_rows(path: Path = ROWS_FILE) -> list[Row]:
-    """Every row, in the file's order."""
-    return _File.model_validate(yaml.safe_load(path.read_text(encoding="utf-8"))).rows
+    """Every row, in the file's order. Scalars are kept as they are written, so that 0.00 stays 0.00."""
+    return _File.model_validate(yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)).rows
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What this project has for a row: one estimate a grid point, already in the row's unit. `missing` counts grid
-    points whose cells are not all there."""
+    """What this project has for a row: one estimate a grid point, already in the row's unit. `missing` counts the grid
+    points whose windows are not all there, those with an estimate over the others too."""
 
     by_point: dict[str, Estimate]
     missing: int = 0
@@ -103,11 +120,10 @@ class Found:
     def high(self) -> Estimate:
         return max(self.by_point.values(), key=lambda each: each.mean)
 
-    def text(self, unit: Unit) -> str:
+    def text(self, decimals: int) -> str:
         """`mean ± half width`, or the range over the grid with the widest half width of its points."""
         if not self.by_point:
             return "-"
-        decimals = _DECIMALS[unit]
         widths = [each.half_width for each in self.by_point.values() if each.half_width]
         spread = f" ± {max(widths):.{decimals}f}" if widths else ""
         low, high = f"{self.low.mean:,.{decimals}f}", f"{self.high.mean:,.{decimals}f}"
@@ -116,7 +132,7 @@ class Found:
 
 def in_unit(estimate: Estimate, unit: Unit) -> Estimate:
     """Shares become percent and points."""
-    scale = _SCALE[unit]
+    scale = _SCALE.get(unit, 1.0)
     width = None if estimate.half_width is None else estimate.half_width * scale
     return Estimate(estimate.mean * scale, width, estimate.n)
 
@@ -125,36 +141,35 @@ def reproduces(row: Row, found: Found) -> Verdict:
     """Whether the project's figure is the published one.
 
     Closed form: to the digits printed. Measured: `yes` where every grid point's mean is within what is published (a
-    value to half its last digit), give or take the point's own 95 % interval; `partly` where some points' are; else
-    `no`. A wide interval makes a weak yes: read it with the interval.
+    value to half its last digit), give or take the point's own 95 % interval; `partly` where some points' are, or all
+    that there are while windows are missing; else `no`. A wide interval makes a weak yes: read it with the interval.
     """
     if not found.by_point:
         return "not measured"
     published = row.published
     if row.measure is None:
         assert published.value is not None
-        return "yes" if abs(found.low.mean - published.value) <= _half_digit(published.value) else "no"
+        return "yes" if abs(found.low.mean - float(published.value)) <= _half_digit(published.value) else "no"
     within = [_within(published, each) for each in found.by_point.values()]
-    return "yes" if all(within) else "partly" if any(within) else "no"
+    return "yes" if all(within) and not found.missing else "partly" if any(within) else "no"
 
 
 def _within(published: Published, found: Estimate) -> bool:
     if published.at_most is not None:
-        return found.low <= published.at_most
+        return found.low <= float(published.at_most)
     if published.at_least is not None:
-        return found.high >= published.at_least
+        return found.high >= float(published.at_least)
     if published.value is not None:
         slack = _half_digit(published.value)
-        low, high = published.value - slack, published.value + slack
+        low, high = float(published.value) - slack, float(published.value) + slack
     else:
         assert published.low is not None
         assert published.high is not None
-        low, high = published.low, published.high
+        low, high = float(published.low), float(published.high)
     return found.high >= low and found.low <= high
 
 
-def _half_digit(value: float) -> float:
-    """Half of the last digit that the value is printed with, and a little for binary fractions."""
-    text = f"{value:.10g}"
-    decimals = len(text.partition(".")[2])
+def _half_digit(printed: str) -> float:
+    """Half of the last digit of a number, and a little for binary fractions."""
+    decimals = len(printed.partition(".")[2])
     return 0.5 * 10.0**-decimals + 1e-9
