@@ -1,8 +1,8 @@
 """Events for a controller at a fixed rate, and how long it took to answer each: one process, JSON in, JSON out.
 
-Reads from standard input `{"host", "port", "t0_monotonic_s", "senders": [prefill, ...], "events_per_s", "seconds",
-"echo": [host, port]}` and prints `{"offered", "answers": {status: n}, "refusals": [text, ...], "latencies_s": [...],
-"echo_s": [...]}`.
+Reads from standard input `{"host", "port", "t0_monotonic_s", "time_dilation", "senders": [prefill, ...],
+"events_per_s", "seconds", "echo": [host, port]}`, rate and seconds by the wall clock, and prints `{"offered",
+"answers": {status: n}, "refusals": [text, ...], "latencies_s": [...], "echo_s": [...]}`.
 
 Each sender is one kept connection that carries the four events of a request after another, as an agent's does. A
 latency counts from the moment an event was due, not from when it was sent: an answer that is late delays the next one,
@@ -24,18 +24,26 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path[0] = str(Path(__file__).resolve().parent.parent)
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from emulation.agents.kernel import set_realtime, set_timer_slack  # noqa: E402
+from emulation.agents.kernel import set_realtime, set_timer_slack
 
 EVENTS = ("admitted", "prefill-started", "last-chunk-started", "transfer-done")
 ECHO_EVERY_S = 0.02
 ECHO_BYTES = 300
 TIMEOUT_S = 10.0
+#: After this, real, the circuit of a sender's first request is live.
+FIRST_LIVE_S = 0.5
+
+
+def lead_s(senders: int, time_dilation: float) -> float:
+    """Wall seconds from the start of this process to the first measured event."""
+    return 0.5 + senders * FIRST_LIVE_S * time_dilation
 
 
 def body(event: str, prefill: str, at_s: float) -> dict[str, Any]:
-    """An event of a turn with 64K cached tokens and a prefill that is over at once."""
+    """An event of a turn with 64K cached tokens and a prefill that is over at once, in real units like every event."""
     if event == "admitted":
         sizes = {"head_bytes": 5_373_952_000, "tail_bytes": 90_112_000, "layer_bytes": 1_126_400}
         whose = {"prefill": prefill, "tenant": "load", "session": "", "migrates": True}
@@ -63,7 +71,7 @@ class Sender(threading.Thread):
         """A first request, unmeasured: its circuit stands from now on, as that of a pair that keeps its decode does."""
         for event in EVENTS:
             if event == "transfer-done":
-                time.sleep(0.5)
+                time.sleep(FIRST_LIVE_S * self._load["time_dilation"])
             self._post(event, f"load-{self._prefill}-first")
         self.answers.clear()
 
@@ -77,7 +85,7 @@ class Sender(threading.Thread):
             self.latencies_s.append(time.monotonic() - due_s)
 
     def _post(self, event: str, request: str) -> None:
-        at_s = time.monotonic() - self._load["t0_monotonic_s"]
+        at_s = (time.monotonic() - self._load["t0_monotonic_s"]) / self._load["time_dilation"]
         text = json.dumps(body(event, self._prefill, at_s))
         self._connection.request("POST", f"/v1/requests/{request}/{event}", text)
         response = self._connection.getresponse()
@@ -99,7 +107,9 @@ def echo_latencies(address: tuple[str, int], seconds: float) -> list[float]:
             connection.sendall(b"." * ECHO_BYTES)
             left = ECHO_BYTES
             while left:
-                left -= len(connection.recv(left)) or left
+                if not (said := connection.recv(left)):
+                    raise ConnectionError("the echo hung up")
+                left -= len(said)
             found.append(time.monotonic() - due_s)
     return found
 
@@ -130,7 +140,7 @@ def offer(load: dict[str, Any]) -> dict[str, Any]:
     set_realtime()
     set_timer_slack()
     period_s = len(load["senders"]) / load["events_per_s"]
-    begin_s = time.monotonic() + 1.5
+    begin_s = time.monotonic() + lead_s(len(load["senders"]), load["time_dilation"])
     senders = [
         Sender(load, prefill, begin_s + number / load["events_per_s"], period_s)
         for number, prefill in enumerate(load["senders"])
