@@ -8,16 +8,20 @@ of the GPUs prefill and half decode, four to an instance, so 128 are the paper's
 and prints the table: CPU seconds of the run for each emulated gigabyte of KV (all cores, what other programs took not
 counted), what the processes weigh, what was late, and the verdict. Run it on a machine that does nothing else.
 
-`--largest-only` goes down from the largest cluster and stops at the first that is valid. A benchmark that was
-interrupted goes on where it was when it is given the same directory.
+`--largest-only` goes down from the largest cluster and stops at the first that is valid. Without --artifact-dir every
+benchmark has a new directory, results/runs/TIME-scale; one that was interrupted goes on where it was when it is given
+its directory, on the same machine, with the same code and window.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
 import os
+import platform
+import signal
 import subprocess
 import sys
 import threading
@@ -31,6 +35,15 @@ import psutil
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
+if __name__ == "__main__":
+    sys.path[0] = str(ROOT)
+
+from emulation.interrupts import Interrupted, interruptible, shielded  # noqa: E402
+from results.artifacts import ArtifactError, sha256, write_text  # noqa: E402
+from sweeps.axes import SweepError  # noqa: E402
+from sweeps.grid import GridDirectory  # noqa: E402
+from sweeps.source import source_digest  # noqa: E402
+
 SLICE = ROOT / "experiments" / "paper" / "slice.yaml"
 GPUS_PER_INSTANCE = 4
 WARMUP_S = 2
@@ -111,15 +124,31 @@ def run(fabric: str, gpus: int, dilation: float, window_s: float, directory: Pat
     }
     command = [sys.executable, str(ROOT / "cli.py"), "run", str(SLICE), "--artifact-dir", str(directory)]
     command += [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
-    with (directory.parent / f"{directory.name}.log").open("wb") as log:
-        child = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    memory_mib = attend(command, directory.parent / f"{directory.name}.log")
+    return _row(fabric, gpus, dilation, directory, memory_mib)
+
+
+def attend(command: Sequence[str], log: Path) -> float:
+    """Run a command to its end, its output in `log`; the most memory it had, MiB. An interrupt is handed on to it
+    and raised when it has ended: it has a network to remove."""
+    child: subprocess.Popen[bytes] | None = None
+    memory: Memory | None = None
+    try:
+        with log.open("wb") as output, shielded():
+            # in a session of its own: Ctrl-C in the terminal reaches us alone
+            child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         memory = Memory(child.pid)
         memory.start()
-        try:
+        child.wait()
+        return memory.peak_mib
+    except KeyboardInterrupt:
+        if child is not None:
+            child.send_signal(signal.SIGINT)
             child.wait()
-        finally:
+        raise
+    finally:
+        if memory is not None and memory.is_alive():
             memory.stop()
-    return _row(fabric, gpus, dilation, directory, memory.peak_mib)
 
 
 def _fabric(name: str) -> dict[str, Any]:
@@ -182,10 +211,11 @@ def written(path: Path) -> list[Row]:
 
 
 def write(path: Path, rows: Sequence[Row]) -> None:
-    with path.open("w", newline="") as file:
-        table = csv.DictWriter(file, [field.name for field in fields(Row)])
-        table.writeheader()
-        table.writerows(asdict(row) for row in rows)
+    text = io.StringIO()
+    table = csv.DictWriter(text, [field.name for field in fields(Row)], lineterminator="\n")
+    table.writeheader()
+    table.writerows(asdict(row) for row in rows)
+    write_text(path, text.getvalue())
 
 
 def largest_valid(rows: Sequence[Row], fabric: str, dilation: float) -> int | None:
@@ -194,6 +224,48 @@ def largest_valid(rows: Sequence[Row], fabric: str, dilation: float) -> int | No
         (row.gpus for row in rows if (row.fabric, row.time_dilation, row.verdict) == (fabric, dilation, "valid")),
         default=None,
     )
+
+
+def setting(window_s: float) -> dict[str, Any]:
+    """What rows of one table have to have in common, beside the columns that tell them apart."""
+    model = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "")
+    return {
+        "schema": 1,
+        "window_s": window_s,
+        "warmup_s": WARMUP_S,
+        "experiment": sha256(SLICE),
+        "benchmark": sha256(Path(__file__)),
+        "source": source_digest("emulation"),
+        "machine": {
+            "kernel": platform.release(),
+            "processor": model.partition(":")[2].strip() or platform.machine(),
+            "cores": os.cpu_count(),
+            "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        },
+    }
+
+
+def benchmark(options: argparse.Namespace, directory: Path) -> list[Row]:
+    """Every run that was asked for and is not in the table of the directory yet; the whole table."""
+    table = directory / "scale.csv"
+    if rows := written(table):
+        print(f"{len(rows)} runs of {table} are shown again, not measured again", flush=True)
+    show("fabric", "GPUs", "dilation", "GB", "CPU s/GB", "CPU %", "MiB", "build s", "verdict")
+    for fabric in options.fabrics.split(","):
+        for dilation in options.dilations:
+            for gpus in sorted(options.gpus, reverse=True):
+                known = [row for row in rows if (row.fabric, row.gpus, row.time_dilation) == (fabric, gpus, dilation)]
+                place = directory / f"{fabric}-{gpus}-x{dilation}-{time.strftime('%H%M%S')}"
+                row = known[0] if known else run(fabric, gpus, dilation, options.window_s, place)
+                rows += [] if known else [row]
+                write(table, rows)
+                figures = f"{row.emulated_gb:.2f}", f"{row.cpu_s_per_gb:.1f}", f"{row.cpu_percent:.0f}", row.memory_mib
+                show(fabric, gpus, dilation, *figures, f"{row.build_s:.1f}", f"{row.verdict}  {row.reasons[:120]}")
+                if options.largest_only and row.verdict == "valid":
+                    break
+            largest = largest_valid(rows, fabric, dilation)
+            print(f"largest valid cluster: {fabric} at dilation {dilation:g}: {largest or 'none'} GPUs", flush=True)
+    return rows
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
@@ -244,35 +316,29 @@ def main() -> int:
     parser.add_argument("--dilations", type=numbers, default=[1, 2, 4])
     parser.add_argument("--fabrics", default="eps-2to1-ecmp,ocs-25ms", help="names in experiments/paper/slice.yaml")
     parser.add_argument("--window-s", type=float, default=10.0, help="measured window of each run, real seconds")
-    parser.add_argument("--artifact-dir", type=Path, default=Path("results/runs/scale"))
+    parser.add_argument("--artifact-dir", type=Path, help="new, empty, or that of a benchmark to go on with")
     parser.add_argument("--largest-only", action="store_true", help="stop at the first valid cluster, from the largest")
     options = parser.parse_args()
     if odd := [gpus for gpus in options.gpus if gpus < 8 or gpus % 8]:
         parser.error(f"--gpus {odd[0]}: give multiples of 8 (an instance of 4 prefills, another decodes)")
-    options.artifact_dir.mkdir(parents=True, exist_ok=True)
-    table = options.artifact_dir / "scale.csv"
-    rows = written(table)
-    show("fabric", "GPUs", "dilation", "GB", "CPU s/GB", "CPU %", "MiB", "build s", "verdict")
-    for fabric in options.fabrics.split(","):
-        for dilation in options.dilations:
-            for gpus in sorted(options.gpus, reverse=True):
-                known = [row for row in rows if (row.fabric, row.gpus, row.time_dilation) == (fabric, gpus, dilation)]
-                directory = options.artifact_dir / f"{fabric}-{gpus}-x{dilation}-{time.strftime('%H%M%S')}"
-                row = known[0] if known else run(fabric, gpus, dilation, options.window_s, directory)
-                rows += [] if known else [row]
-                write(table, rows)
-                figures = f"{row.emulated_gb:.2f}", f"{row.cpu_s_per_gb:.1f}", f"{row.cpu_percent:.0f}", row.memory_mib
-                show(fabric, gpus, dilation, *figures, f"{row.build_s:.1f}", f"{row.verdict}  {row.reasons[:120]}")
-                if options.largest_only and row.verdict == "valid":
-                    break
-            largest = largest_valid(rows, fabric, dilation)
-            print(f"largest valid cluster: {fabric} at dilation {dilation:g}: {largest or 'none'} GPUs", flush=True)
+    if os.geteuid():
+        parser.error("a run makes network namespaces: run it with sudo")
+    try:
+        directory = GridDirectory.create_or_resume("scale", setting(options.window_s), options.artifact_dir).path
+    except (ArtifactError, SweepError) as error:
+        parser.error(f"--artifact-dir: {error}")
+    try:
+        with interruptible():
+            rows = benchmark(options, directory)
+    except Interrupted as error:
+        print(f"{error}: the run has removed what it made; --artifact-dir {directory} goes on", file=sys.stderr)
+        return 128 + error.number
     if (most := max(row.foreign_percent for row in rows)) > QUIET_PERCENT:
         print(
             f"other programs took up to {most:.0f} % of the processors: verdicts say so, and these are no measurements"
         )
-    draw(rows, options.artifact_dir / "scale.png")
-    print(f"{table} and scale.png beside it")
+    draw(rows, directory / "scale.png")
+    print(f"{directory / 'scale.csv'} and scale.png beside it")
     return 0
 
 
