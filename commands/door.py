@@ -24,12 +24,23 @@ ArtifactDir = Annotated[
 ]
 
 
-def give_back(path: Path) -> None:
-    """What sudo wrote belongs to whoever called sudo: `report` needs no root afterwards."""
+def missing(path: Path) -> tuple[Path, ...]:
+    """`path` and what is above it, as far as it is not there yet: what making it will make."""
+    path = path.resolve()
+    return tuple(place for place in (path, *path.parents) if not os.path.lexists(place))
+
+
+def give_back(path: Path, made: tuple[Path, ...] = ()) -> None:
+    """What sudo wrote at and under `path`, and the directories `made` for it, belong to whoever called sudo: `report`
+    needs no root afterwards, and the next run no sudo to write beside this one. Call it after the last write, however
+    the command ends; where a file system keeps no owners it is a line and no failure."""
     owner, group = os.environ.get("SUDO_UID"), os.environ.get("SUDO_GID")
     if os.geteuid() == 0 and owner and group and owner.isdigit() and group.isdigit():
-        for place in (path, *path.rglob("*")):
-            os.chown(place, int(owner), int(group), follow_symlinks=False)
+        try:
+            for place in dict.fromkeys((*made, path, *path.rglob("*"))):
+                os.chown(place, int(owner), int(group), follow_symlinks=False)
+        except OSError as error:
+            typer.echo(f"heliograph: {path} stays root's: {error}", err=True)
 
 
 def need_root(why: str) -> None:

@@ -19,6 +19,7 @@ from commands.door import (
     Seed,
     fail,
     give_back,
+    missing,
     need_root,
 )
 from commands.replay import checked_replay, print_beside
@@ -93,7 +94,7 @@ def run_packets(
     from emulation.ovs import OpenVSwitchError
     from emulation.preflight import can_run, capabilities, choose_datapath, doctor_table
     from emulation.testbed import TestbedError
-    from results.artifacts import ArtifactError, RunDirectory
+    from results.artifacts import RUNS, ArtifactError, RunDirectory
     from results.table import print_summary
 
     console = Console(highlight=False)
@@ -101,26 +102,29 @@ def run_packets(
     if not can_run(found_capabilities):
         console.print(doctor_table(found_capabilities))
         fail("this machine cannot run an experiment: see the table for what is missing and the remedy")
+    made = missing(artifact_dir or RUNS)
     try:
         directory = RunDirectory.create(experiment.name, artifact_dir=artifact_dir)
     except ArtifactError as error:
         fail(str(error), BAD_INPUT)
     try:
-        summary = run_experiment(
-            experiment, directory, datapath=choose_datapath(), argv=sys.argv, console=console, pcap=pcap
-        )
-    except Interrupted as error:
-        fail(
-            f"{error}: everything the run had made is removed; what was measured is in {directory.path}",
-            128 + error.number,
-        )
-    except (RunFailed, LedgerError, NamespaceError, OpenVSwitchError, TestbedError, ArtifactError) as error:
-        fail(f"{error}\neverything the run had made is removed")
-    print_summary(with_twin(directory, summary))
-    give_back(directory.path)
-    console.print(f"report: {directory.path / 'report.html'}", soft_wrap=True)
-    if then is not None:
-        then(directory)
+        try:
+            summary = run_experiment(
+                experiment, directory, datapath=choose_datapath(), argv=sys.argv, console=console, pcap=pcap
+            )
+        except Interrupted as error:
+            fail(
+                f"{error}: everything the run had made is removed; what was measured is in {directory.path}",
+                128 + error.number,
+            )
+        except (RunFailed, LedgerError, NamespaceError, OpenVSwitchError, TestbedError, ArtifactError) as error:
+            fail(f"{error}\neverything the run had made is removed")
+        print_summary(with_twin(directory, summary))
+        console.print(f"report: {directory.path / 'report.html'}", soft_wrap=True)
+        if then is not None:
+            then(directory)
+    finally:
+        give_back(directory.path, made)
     if any(entry.verdict == "invalid" for entry in summary.runs):
         raise typer.Exit(INVALID)
     return directory

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commands.check import checked
-from commands.door import BAD_INPUT, ArtifactDir, ExperimentFile, Overrides, Seed, fail
+from commands.door import BAD_INPUT, ArtifactDir, ExperimentFile, Overrides, Seed, fail, give_back, missing
 from commands.packets import run_packets
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def simulate(
     ] = None,
 ) -> None:
     """Predict an experiment with ideal flows in virtual time: the same artifacts as run, no root, no network."""
-    from results.artifacts import ArtifactError, RunDirectory
+    from results.artifacts import RUNS, ArtifactError, RunDirectory
     from results.table import print_summary
     from simulation.constants import Constants, ConstantsError, read_constants
     from simulation.experiment_run import simulate_experiment
@@ -35,12 +35,17 @@ def simulate(
     found = checked(experiment, overrides or [], seed, dry_run=dry_run)
     if found.cluster.link_delay_us:
         typer.echo("the twin has no propagation delay: cluster.link_delay_us is left out")
+    made = missing(artifact_dir or RUNS)
+    directory: RunDirectory | None = None
     try:
         delays = Constants() if constants is None else read_constants(constants)
         directory = RunDirectory.create(found.name, artifact_dir=artifact_dir)
         summary = simulate_experiment(found, directory, argv=sys.argv, constants=delays, report=typer.echo)
     except (ArtifactError, ConstantsError) as error:
         fail(str(error), BAD_INPUT)
+    finally:
+        if directory is not None:
+            give_back(directory.path, made)
     print_summary(summary)
     typer.echo(f"report: {directory.path / 'report.html'}")
 
@@ -87,6 +92,7 @@ def _write_residuals(directory: RunDirectory, write_to: Path) -> None:
     try:
         document, _ = validate(directory)
         written = write_json(write_to / "validation.json", document)
+        give_back(written)
     except (ArtifactError, SpecError, TraceError, ValidationError) as error:
         fail(str(error), BAD_INPUT)
     # twelve columns: a figure cut short would be worse than a line that wraps
