@@ -18,6 +18,9 @@ settings.load_profile("heliograph")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test with its folder's tier; without root, skip real packets and say so.
 
+    A `timed` test that fails is tried again, twice at most: processors that others take for a moment make it false
+    once, a fault of the project three times.
+
     Raises UsageError where Ryu's tier shares a process with the others: it patches the standard library under them.
     """
     folders = {item.path.relative_to(TESTS).parts[0] for item in items if item.path.is_relative_to(TESTS)}
@@ -29,5 +32,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if tier not in TIERS:
             continue
         item.add_marker(getattr(pytest.mark, tier))
+        if item.get_closest_marker("timed"):
+            item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))
         if tier == "packets" and os.geteuid() != 0:
             item.add_marker(pytest.mark.skip(reason="tests/packets needs root: sudo ./heliograph test"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What failed first and passed then: a fault that comes and goes must not hide behind a second try."""
+    for report in terminalreporter.getreports("rerun"):
+        terminalreporter.section(f"tried again: {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext[-2000:])

@@ -57,7 +57,7 @@ class Fabric:
         self.dilation = settings.pop("time_dilation", 1)
         latency_s = settings.pop("latency_s", 0.0002)
         transfer = settings.pop("transfer", "pull")
-        barrier_timeout_s = settings.pop("barrier_timeout_s", 2.0)
+        barrier_timeout_s = settings.pop("barrier_timeout_s", 20.0)
         document = {
             "fabric": {"kind": "ocs", "reconfiguration_s": tau_s, "decode_choice": "circuit-aware", **settings},
             "transfer": transfer,
@@ -150,7 +150,7 @@ class Fabric:
         """Lines of the log."""
         return [line for line in map(json.loads, self.log_path.read_text().splitlines()) if line["event"] == kind]
 
-    def wait(self, condition: Any, timeout_s: float = 5.0) -> None:
+    def wait(self, condition: Any, timeout_s: float = 30.0) -> None:
         """Let the greenlets run until the condition holds."""
         deadline_s = time.monotonic() + timeout_s
         while not condition():

@@ -5,42 +5,62 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from ryu.lib import hub
 
 from controllers.timing import Alarm, RunClock, sleep_until
 
+pytestmark = pytest.mark.timed
+
+
+def kept_waiting_s() -> float:
+    """Seconds that this thread could have run and had no processor, since it started."""
+    return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+
 
 def test_a_sleep_is_never_early_and_mostly_late_by_less_than_a_millisecond() -> None:
-    lateness_s = []
+    """But for what others who had the processor made it late."""
+    lateness_s, ours_s = [], []
     for number in range(60):
+        waited_s = kept_waiting_s()
         deadline_s = time.monotonic() + 0.001 + number * 0.000137
         sleep_until(deadline_s)
         lateness_s.append(time.monotonic() - deadline_s)
+        ours_s.append(lateness_s[-1] - (kept_waiting_s() - waited_s))
     assert min(lateness_s) >= 0
-    assert statistics.median(lateness_s) < 0.001
+    assert statistics.median(ours_s) < 0.001
 
 
 def test_a_sleep_lets_others_run() -> None:
-    ticks = []
+    ticks = 0
 
     def tick() -> None:
+        nonlocal ticks
         while True:
-            ticks.append(time.monotonic())
+            ticks += 1
             hub.sleep(0)
 
     other = hub.spawn(tick)
-    sleep_until(time.monotonic() + 0.003)
+    during = []
+    for _ in range(20):  # one of them has the processor to itself
+        before = ticks
+        sleep_until(time.monotonic() + 0.003)
+        during.append(ticks - before)
     hub.kill(other)
-    assert len(ticks) > 10
+    assert max(during) > 10
 
 
 def test_the_run_clock_counts_real_seconds_of_the_cluster() -> None:
-    clock = RunClock(time.monotonic() - 10, time_dilation=4)
-    assert clock.now_s() == pytest.approx(2.5, abs=0.1)
-    assert clock.monotonic_s(clock.now_s()) == pytest.approx(time.monotonic(), abs=0.1)
-    assert RunClock(time.monotonic() + 10, 1).now_s() == pytest.approx(-10, abs=0.1)
+    t0_s = time.monotonic() - 10
+    clock = RunClock(t0_s, time_dilation=4)
+    before_s = time.monotonic()
+    now_s = clock.now_s()
+    after_s = time.monotonic()
+    assert (before_s - t0_s) / 4 <= now_s <= (after_s - t0_s) / 4
+    assert clock.monotonic_s(now_s) == pytest.approx(t0_s + 4 * now_s)
+    assert RunClock(after_s + 100, 1).now_s() < 0
 
 
 class Ringing:
@@ -77,7 +97,7 @@ def test_an_alarm_can_be_moved_earlier_and_later(ringing: Ringing) -> None:
     ringing.alarm.set(start_s + 0.25)
     while not ringing.rung_s:
         hub.sleep(0.002)
-        assert time.monotonic() < start_s + 10
+        assert time.monotonic() < start_s + 30
     hub.sleep(0.02)
     (rung_s,) = ringing.rung_s
     assert rung_s >= start_s + 0.25
@@ -102,4 +122,4 @@ def test_an_alarm_set_while_it_rings_rings_again(ringing: Ringing) -> None:
     ringing.alarm.set(start_s)
     while len(ringing.rung_s) < 3:
         hub.sleep(0.002)
-        assert time.monotonic() < start_s + 10
+        assert time.monotonic() < start_s + 30

@@ -150,7 +150,7 @@ def test_a_plugin_that_fails_is_named_with_its_traceback_and_never_hangs(
         began_s = time.monotonic()
         with pytest.raises(PluginFault) as fault:
             fabric.ask("r0", "p0")
-        assert time.monotonic() - began_s < 2
+        assert time.monotonic() - began_s < 30  # they would take a minute, or for ever
         for text in [*says, f"{plugins}:{name}"]:
             assert text in str(fault.value)
 

