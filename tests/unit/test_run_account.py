@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import signal
+from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from emulation import fabric_run
 from emulation.experiment_run import UNDER_WAY, _Account
 from emulation.fabric_run import RunFailed
-from emulation.interrupts import Interrupted
+from emulation.interrupts import Interrupted, interruptible
+from emulation.parts import PartsFailed
 from experiments.spec import load
 from results.artifacts import ArtifactError, RunDirectory
 from results.metrics import summarise
@@ -88,3 +93,41 @@ def test_the_first_reason_stands(started: Started) -> None:
     said = started.said()
     assert said is not None
     assert said["reason"] == "agent p0 ended"
+
+
+class Broken:
+    """Parts of which one fails; a signal comes while the reason is looked for."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def start(self) -> None:
+        raise PartsFailed("the controller died")
+
+    def explained(self, error: Exception) -> str:
+        signal.raise_signal(signal.SIGTERM)
+        return str(error)
+
+    def end(self, keep_logs: Path) -> None:
+        pass
+
+
+def test_a_signal_while_a_failure_is_explained_waits_for_the_artifacts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fabric_run, "Parts", Broken)
+    monkeypatch.setattr(
+        fabric_run, "collect", lambda plan, parts, seen, failure, datapath: SimpleNamespace(why=failure)
+    )
+    run: Any = fabric_run.FabricRun(
+        None, None, "netdev", report=lambda step: None, progress=lambda *_: None, keep_logs=tmp_path
+    )  # type: ignore[arg-type]
+    written = []
+
+    def until_written() -> None:
+        with ExitStack() as shield:
+            written.append(run.run(shield).why)
+
+    with interruptible(), pytest.raises(Interrupted):
+        until_written()
+    assert written == ["the controller died"]
