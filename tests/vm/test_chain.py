@@ -5,7 +5,9 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,39 +33,64 @@ pytestmark = pytest.mark.skipif(
 
 
 def run(*command: str, timeout_s: float, environment: dict[str, str] | None = None) -> str:
-    """A step of the chain, its output shown as it comes and returned; fails with it."""
+    """A step of the chain, its output shown as it comes and returned; fails with it. Nothing of it outlives it."""
     began_s = time.monotonic()
     print(f"\n== {' '.join(command)}", flush=True)
     said = []
     with subprocess.Popen(
         command, cwd=ROOT, env={**os.environ, **(environment or {})}, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     ) as step:  # fmt: skip
         assert step.stdout is not None
-        for line in step.stdout:
-            print(line, end="", flush=True)
-            said.append(line)
-            if time.monotonic() - began_s > timeout_s:
-                step.kill()
-                pytest.fail(f"{command[0]} took more than {timeout_s} s")
-    print(f"== exit status {step.returncode} after {time.monotonic() - began_s:.0f} s", flush=True)
+        late = threading.Timer(timeout_s, end, [step])  # a step that hangs says nothing more
+        late.start()
+        try:
+            for line in step.stdout:
+                print(line, end="", flush=True)
+                said.append(line)
+            step.wait()
+        except BaseException:
+            end(step)
+            raise
+        finally:
+            late.cancel()
+    took_s = time.monotonic() - began_s
+    print(f"== exit status {step.returncode} after {took_s:.0f} s", flush=True)
+    assert took_s < timeout_s, f"{command[0]} took more than {timeout_s} s: {''.join(said[-40:])}"
     assert step.returncode == 0, "".join(said[-40:])
     return "".join(said)
 
 
+def end(step: subprocess.Popen[str], patience_s: float = 20) -> None:
+    """The step and all that it started in its session: told to end, then killed."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(step.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            step.wait(patience_s)
+
+
 @contextlib.contextmanager
-def libvirt() -> Iterator[None]:
-    """A running libvirtd: this machine's, or one of our own that ends with us."""
+def libvirt(scratch: Path) -> Iterator[None]:
+    """A running libvirtd: this machine's, or one of our own that ends with us and sees a configuration of its own."""
     if SOCKET.exists():
         yield
         return
     conf = Path("/etc/libvirt/qemu.conf")
-    before = conf.read_text()
-    conf.write_text(before + QEMU_CONF)
-    daemons = [subprocess.Popen([name], stdin=subprocess.DEVNULL) for name in ("virtlogd", "libvirtd")]
+    own = scratch / "qemu.conf"
+    own.write_text(conf.read_text() + QEMU_CONF)
+    place = 'mount --bind "$1" "$2" && exec libvirtd'
+    ours = ("setpriv", "--pdeathsig", "TERM")
+    mounted = ("unshare", "--mount", "--propagation=private", "bash", "-c", place, "libvirtd", str(own), str(conf))
+    # sessions of their own: a Ctrl-C must not end them before the machine is destroyed
+    daemons = [
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        for command in ((*ours, "virtlogd"), (*ours, *mounted))
+    ]
     try:
         deadline_s = time.monotonic() + 30
         while not SOCKET.exists():
+            assert daemons[1].poll() is None, "libvirtd has ended; in a chroot no mount of its own can be had"
             assert time.monotonic() < deadline_s, "libvirtd did not start"
             time.sleep(0.2)
         yield
@@ -71,7 +98,6 @@ def libvirt() -> Iterator[None]:
         for daemon in reversed(daemons):
             daemon.terminate()
             daemon.wait(20)
-        conf.write_text(before)
 
 
 @pytest.fixture
@@ -81,7 +107,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     if absent := [program for program in PROGRAMS if shutil.which(program) is None]:
         pytest.skip(f"not installed: {', '.join(absent)}. apt-get install --no-install-recommends {PACKAGES}")
     bundle = os.environ.get("HELIOGRAPH_VM_CA_BUNDLE")
-    with libvirt():
+    with libvirt(tmp_path):
         yield {
             "VAGRANT_HOME": str(tmp_path / "home"),
             "VAGRANT_DOTFILE_PATH": str(tmp_path / "dot"),

@@ -1,6 +1,7 @@
 """The set-up of system packages in a Debian 12 that has nothing: their names, that they suffice, and a second call.
 
-The root is made by mmdebstrap and entered by chroot in a mount namespace of its own, so no mount outlives its command.
+The root is made by mmdebstrap and entered by chroot, each in namespaces of its own: no mount outlives its command,
+and no process either, however it ends.
 The Python environment is not made here: CI makes it from nothing in its first step, by the same script.
 """
 
@@ -19,7 +20,8 @@ ENTER = """
 mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" && mount --rbind /sys "$1/sys" || exit 125
 exec chroot "$1" /usr/bin/env -i HOME=/root LANG=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin /bin/bash -c "$2"
 """
-CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+#: Mounts and processes that end with the first of them, and that one with us.
+OWN = ("unshare", "--mount", "--propagation=private", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
 class FreshRoot:
@@ -29,15 +31,15 @@ class FreshRoot:
         self.path = path
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
-        enter = ["unshare", "--mount", "--propagation=private", "bash", "-c", ENTER, "enter", str(self.path), command]
+        enter = [*OWN, "bash", "-c", ENTER, "enter", str(self.path), command]
         return subprocess.run(enter, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600)
 
 
 def _bootstrap(path: Path) -> FreshRoot:
     # `apt` is the least that a set-up starts from; what nobody reads here is not unpacked, and nothing outlives a crash
     unread = [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "info", "locale", "man")]
-    command = ["mmdebstrap", "--quiet", "--variant=apt", "--dpkgopt=force-unsafe-io", *unread, "bookworm", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    make = ["mmdebstrap", "--quiet", "--variant=apt", "--dpkgopt=force-unsafe-io", *unread, "bookworm", str(path)]
+    done = subprocess.run([*OWN, *make], capture_output=True, text=True, timeout=600)
     if done.returncode:
         pytest.skip(f"mmdebstrap cannot make a root here: {done.stderr.strip().splitlines()[-1:]}")
     for name in ("heliograph", "requirements.txt", "constraints.txt", "scripts"):
@@ -59,11 +61,13 @@ def fresh_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FreshRoot]:
         pytest.skip("a chroot needs root")
     if shutil.which("mmdebstrap") is None:
         pytest.skip("mmdebstrap is not installed: apt-get install mmdebstrap")
-    if subprocess.run(["unshare", "--mount", "--propagation=private", "true"], capture_output=True).returncode:
+    if subprocess.run([*OWN, "true"], capture_output=True).returncode:
         pytest.skip("no mounts of its own here: this root is itself entered by chroot, or has not the privilege")
     folder = tmp_path_factory.mktemp("debian")
-    yield _bootstrap(folder / "root")
-    shutil.rmtree(folder)  # 300 MB, which pytest would keep for three sessions; nothing of it is mounted any more
+    try:
+        yield _bootstrap(folder / "root")
+    finally:
+        shutil.rmtree(folder)  # 300 MB, which pytest would keep for three sessions; nothing of it is mounted any more
 
 
 def test_the_set_up_of_a_bare_debian_brings_every_program_a_run_starts_and_a_second_call_does_nothing(
