@@ -6,90 +6,34 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
+from command_runs import LINK_OFF, NAMESPACES, Commands, skip_where_links_fail, user
 
-from emulation.ledger import BASE, dead_runs
 from results.artifacts import RunDirectory
 
-ROOT = Path(__file__).resolve().parents[2]
 SHORT = ["--set", "workload.window_s=6", "--set", "workload.warmup_s=2"]
 MACHINE_TOO_BUSY = 3
-LINK_OFF = "of its rate; 3 % is allowed"
-MARK = f"HELIOGRAPH_TEST={os.getpid()}-{time.monotonic_ns()}"
 
 
-def heliograph(*arguments: str, **options) -> subprocess.Popen[str]:
-    command = [sys.executable, str(ROOT / "cli.py"), *arguments]
-    name, _, value = MARK.partition("=")
-    environment = {**os.environ, name: value}
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, env=environment, **options
-    )
+@pytest.fixture
+def commands(tmp_path: Path) -> Iterator[Commands]:
+    with user(tmp_path) as found:
+        yield found
 
 
-def namespaces() -> set[str]:
-    return set(os.listdir("/run/netns")) if Path("/run/netns").is_dir() else set()
-
-
-def processes() -> set[str]:
-    """Processes of the runs that these tests started, by pid: they inherit our mark."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            marked = MARK.encode() in (path / "environ").read_bytes().split(b"\0")
-            words = (path / "cmdline").read_bytes().split(b"\0")
-        except OSError:  # it has just ended
-            continue
-        if marked:
-            found.add(f"{path.name}: {b' '.join(words).decode()[:120]}")
-    return found
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
-    before = namespaces(), processes()
-    assert not dead_runs(), "an earlier run left something behind: ./heliograph clean"
-    yield
-    assert (namespaces(), processes()) == before
-    assert not [path for path in BASE.iterdir() if path.is_dir()], "a run directory is left"
-
-
-def wait_for(run: subprocess.Popen[str], text: str, timeout_s: float = 30.0) -> str:
-    """Read the run's output up to a line with `text`."""
-    assert run.stdout is not None
-    seen, deadline_s = "", time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s:
-        line = run.stdout.readline()
-        seen += line
-        if text in line:
-            return seen
-        if not line and run.poll() is not None:
-            break
-    skip_where_links_fail(seen)
-    raise AssertionError(f"{text!r} did not appear in:\n{seen}")
-
-
-def skip_where_links_fail(output: str) -> None:
-    """A run that its own probes refused says nothing about what this test looks at."""
-    if LINK_OFF in output:
-        pytest.skip(f"this machine cannot carry its links now: {output[-600:]}")
-
-
-def test_a_short_run_writes_every_artifact(tmp_path: Path) -> None:
+def test_a_short_run_writes_every_artifact(commands: Commands, tmp_path: Path) -> None:
     # The one test of whole runs that is never skipped: were the probes themselves wrong, it would say so.
     for attempt in range(3):
         out = tmp_path / f"out{attempt}"
-        run = heliograph("run", "experiments/demo.yaml", *SHORT, "--pcap", "--artifact-dir", str(out))
-        output, _ = run.communicate(timeout=120)
-        if LINK_OFF not in output:
+        run = commands.start("run", "experiments/demo.yaml", *SHORT, "--pcap", "--artifact-dir", out)
+        status = run.ended(120)
+        if LINK_OFF not in run.said():
             break
-    assert run.returncode in (0, MACHINE_TOO_BUSY), output
+    assert status in (0, MACHINE_TOO_BUSY), run.said()
     summary = json.loads((out / "summary.json").read_text())
     assert [(entry["name"], entry["fabric"]) for entry in summary["runs"]] == [
         ("eps-2to1-ecmp", "eps"),
@@ -99,7 +43,7 @@ def test_a_short_run_writes_every_artifact(tmp_path: Path) -> None:
     offered = {json.dumps(entry["requests"], sort_keys=True) for entry in summary["runs"]}
     assert len(offered) == 1, "every fabric sees and completes the same requests"
     assert summary["runs"][0]["requests"]["failed"] == 0
-    assert (run.returncode == 0) == all(entry["verdict"] != "invalid" for entry in summary["runs"])
+    assert (status == 0) == all(entry["verdict"] != "invalid" for entry in summary["runs"])
     directory = RunDirectory.open(out)
     arrivals = []
     for entry in summary["runs"]:
@@ -125,39 +69,40 @@ def test_a_short_run_writes_every_artifact(tmp_path: Path) -> None:
     assert yaml.safe_load((out / "config.yaml").read_text())["name"] == "demo"
 
 
-def test_an_interrupted_run_removes_everything_and_says_so(tmp_path: Path) -> None:
-    run = heliograph("run", "experiments/demo.yaml", *SHORT, "--artifact-dir", str(tmp_path / "out"))
-    wait_for(run, "eps-2to1-ecmp: connect")
-    run.send_signal(signal.SIGINT)
-    output, _ = run.communicate(timeout=60)
-    assert run.returncode == 130, output
-    assert "interrupted by SIGINT" in output
-    assert "Traceback" not in output
+def test_an_interrupted_run_removes_everything_and_says_so(commands: Commands, tmp_path: Path) -> None:
+    run = commands.start("run", "experiments/demo.yaml", *SHORT, "--artifact-dir", tmp_path / "out")
+    run.wait_for("eps-2to1-ecmp: connect")
+    run.process.send_signal(signal.SIGINT)
+    assert run.ended(60) == 130, run.said()
+    assert "interrupted by SIGINT" in run.said()
+    assert "Traceback" not in run.said()
 
 
-def test_a_second_run_refuses_while_one_is_alive(tmp_path: Path) -> None:
-    first = heliograph("run", "experiments/demo.yaml", *SHORT, "--artifact-dir", str(tmp_path / "first"))
-    wait_for(first, "run")
-    second = heliograph("run", "experiments/demo.yaml", *SHORT, "--artifact-dir", str(tmp_path / "second"))
-    output, _ = second.communicate(timeout=30)
-    assert second.returncode == 1
-    assert str(first.pid) in output
-    assert "Traceback" not in output
-    first.send_signal(signal.SIGTERM)
-    first.communicate(timeout=20)
+def test_a_second_run_refuses_while_one_is_alive(commands: Commands, tmp_path: Path) -> None:
+    first = commands.start("run", "experiments/demo.yaml", *SHORT, "--artifact-dir", tmp_path / "first")
+    first.wait_for("eps-2to1-ecmp: build")
+    second = commands.start("run", "experiments/demo.yaml", *SHORT, "--artifact-dir", tmp_path / "second")
+    status = second.ended(60)
+    skip_where_links_fail(first.said())
+    assert status == 1, second.said()
+    assert str(first.process.pid) in second.said()
+    assert "Traceback" not in second.said()
+    first.process.send_signal(signal.SIGTERM)
+    assert first.ended(60) == 128 + signal.SIGTERM, first.said()
 
 
-def test_clean_removes_what_a_killed_run_left(tmp_path: Path) -> None:
-    run = heliograph("run", "experiments/demo.yaml", *SHORT, "--artifact-dir", str(tmp_path / "out"))
-    wait_for(run, "eps-2to1-ecmp: connect")
-    run.kill()
-    run.communicate(timeout=10)
+def test_clean_removes_what_a_killed_run_left(commands: Commands, tmp_path: Path) -> None:
+    run = commands.start("run", "experiments/demo.yaml", *SHORT, "--artifact-dir", tmp_path / "out")
+    run.wait_for("eps-2to1-ecmp: connect")
+    run.process.kill()
+    run.ended(10)
+    assert commands.namespaces(), "there is something to clean"
     foreign = f"hgffff-{os.getpid()}"  # looks like ours, but no ledger lists it
     subprocess.run(["ip", "netns", "add", foreign], check=True)
     try:
-        clean = heliograph("clean")
-        output, _ = clean.communicate(timeout=20)
-        assert clean.returncode == 0, output
-        assert foreign in namespaces()
+        clean = commands.start("clean")
+        assert clean.ended(60) == 0, clean.said()
+        assert not commands.namespaces()
+        assert (NAMESPACES / foreign).exists()
     finally:
         subprocess.run(["ip", "netns", "del", foreign], check=True)

@@ -5,17 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
-import psutil
 import pytest
+from command_runs import skip_where_links_fail, user
 
-from emulation.ledger import BASE, dead_runs
-
-ROOT = Path(__file__).resolve().parents[2]
 SPEC = """
 name: small
 cluster: {prefill_instances: 1, decode_instances: 1, gpus_per_instance: 1, instances_per_rack: 1, link_gbps: 400}
@@ -28,39 +22,20 @@ seeds: [1, 2]
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a run makes network namespaces, which needs root")
 
 
-def namespaces() -> set[str]:
-    return set(os.listdir("/run/netns")) if Path("/run/netns").is_dir() else set()
-
-
-def test_emulated_cells_are_runs_and_an_interrupted_one_leaves_nothing(tmp_path):
-    assert not dead_runs(), "an earlier run left something behind: ./heliograph clean"
+def test_emulated_cells_are_runs_and_an_interrupted_one_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(SPEC)
-    before, grid = namespaces(), tmp_path / "grid"
-    command = [sys.executable, str(ROOT / "cli.py"), "sweep", str(tmp_path / "small.yaml"), "--emulate"]
-    sweep = subprocess.Popen(
-        [*command, "--artifact-dir", str(grid)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
-    )
-    assert sweep.stdout is not None
-    said = ""
-    for line in sweep.stdout:
-        said += line
-        if line.startswith(("1/2", "failed")):
-            break
-    assert "1/2" in said, said
-    deadline_s = time.monotonic() + 30
-    while namespaces() == before:  # the second cell's network is not there yet
-        assert time.monotonic() < deadline_s
-        assert sweep.poll() is None
-        time.sleep(0.05)
-    family = psutil.Process(sweep.pid).children(recursive=True)
-    sweep.send_signal(signal.SIGTERM)
-    output, _ = sweep.communicate(timeout=60)
-    assert sweep.returncode == 128 + signal.SIGTERM, output
-    assert "1 of 2 cells are finished" in " ".join(output.split())
-    deadline_s = time.monotonic() + 20
-    while namespaces() != before or any(path.is_dir() for path in BASE.iterdir()) or psutil.wait_procs(family, 0)[1]:
-        assert time.monotonic() < deadline_s, (namespaces() - before, list(BASE.iterdir()), family)
-        time.sleep(0.1)
+    grid = tmp_path / "grid"
+    with user(tmp_path) as commands:
+        sweep = commands.start("sweep", tmp_path / "small.yaml", "--emulate", "--artifact-dir", grid)
+        said = sweep.wait_for("1/2", "failed:", timeout_s=120)
+        skip_where_links_fail(said)
+        assert "failed:" not in said, said
+        commands.until("second network", lambda: commands.namespaces() or sweep.process.poll() is not None)
+        assert sweep.process.poll() is None, sweep.said()
+        sweep.process.send_signal(signal.SIGTERM)
+        assert sweep.ended(60) == 128 + signal.SIGTERM, sweep.said()
+        assert "1 of 2 cells are finished" in " ".join(sweep.said().split())
+    # nothing is left of it: `user` has looked
     [cell] = [json.loads(path.read_text()) for path in grid.rglob("cell.json")]
     assert (cell["substrate"], cell["seed"], cell["summary"]["substrate"]) == ("emulation", 1, "emulation")
     assert cell["tenants"]["agentic"]["completed"] == cell["summary"]["requests"]["completed"] > 0
