@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -23,6 +24,8 @@ from emulation.testbed import Testbed, TestbedError
 from topologies.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Many times what a build takes.
+HANG_S = 120.0
 
 
 def cpu_s() -> float:
@@ -122,14 +125,19 @@ def test_a_builder_killed_outright_is_cleaned_up_by_its_ledger(run_base, fabric)
         command = [sys.executable, "-c", program, str(ROOT), str(run_base)]
         builder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert builder.stdout is not None
-        prefix = builder.stdout.readline().strip()
-        if delay_s is None:
-            assert builder.stdout.readline() == "built\n"
-            assert namespaces_with(prefix)
-        else:
-            time.sleep(delay_s)
-        builder.send_signal(signal.SIGKILL)
-        builder.wait()
+        hung = threading.Timer(HANG_S, builder.kill)
+        hung.start()
+        try:
+            prefix = builder.stdout.readline().strip()
+            if delay_s is None:
+                assert builder.stdout.readline() == "built\n"
+                assert namespaces_with(prefix)
+            else:
+                time.sleep(delay_s)
+        finally:
+            hung.cancel()
+            builder.kill()
+            builder.wait()
         (run,) = dead_runs(run_base)
         removed = clean(run)
         assert namespaces_with(prefix) == [], removed

@@ -34,6 +34,10 @@ from experiments.spec import load
 
 HERE = Path(__file__).parent
 OPTIONS = ["cluster.prefill_instances=2", "cluster.decode_instances=2", "fabrics.1.reuse=false"]
+#: `disturbing_plugins.SLOW_S`, which is not imported here: Ryu patches the standard library under whoever does.
+SLOW_PLUG_IN_MS = 50.0
+#: Longer than all deeds of a run take.
+DEEDS_S = 60.0
 #: A deed and the second of the run at which it is done.
 Deeds = Sequence[tuple[float, Callable[[FabricRun], object]]]
 
@@ -55,7 +59,7 @@ def disturbed(ledger: RunLedger, logs: Path, deeds: Deeds, *overrides: str, pcap
         except BaseException as error:
             done.append(error)
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=work, daemon=True)
 
     def progress(*state: float) -> None:
         if not thread.is_alive() and not done:
@@ -67,9 +71,10 @@ def disturbed(ledger: RunLedger, logs: Path, deeds: Deeds, *overrides: str, pcap
     result = run.run()
     if result.failure and LINK_OFF in result.failure:
         pytest.skip(f"this machine cannot carry its links now: {result.failure}")
-    thread.join()
+    if thread.ident is not None:  # else the clock was never started
+        thread.join(DEEDS_S)
+    assert result.failure is None, (result.failure, done)
     assert done == [None], done
-    assert result.failure is None
     return result
 
 
@@ -149,7 +154,7 @@ def test_whatever_is_done_behind_the_back_of_a_run_is_in_its_verdict(ledger: Run
     assert 0 < measured["CPU of these measurements"] < 5
 
 
-def test_a_busy_machine_and_a_slow_controller_are_told_apart(
+def test_other_programs_and_a_slow_plug_in_are_each_seen_beside_the_other(
     ledger: RunLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(HERE))
@@ -165,7 +170,15 @@ def test_a_busy_machine_and_a_slow_controller_are_told_apart(
     reasons = result.fidelity["reasons"]
     assert result.fidelity["verdict"] in ("degraded", "invalid")
     assert said(result, "CPU taken by other programs", "close them"), reasons
-    assert said(result, "control round trip of", "median", "the controller answers slowly"), reasons
+    # one template for whatever makes it slow; that it was the plug-in is in the figure, whoever else is at work
+    assert said(result, "control round trip of", "median", "the controller answers slowly: a plug-in, or"), reasons
+    trips_ms = {
+        measure["name"]: measure["emulated"]
+        for measure in result.fidelity["measures"]
+        if measure["name"].startswith("control round trip of") and measure["name"].endswith(", median")
+    }
+    assert trips_ms
+    assert min(trips_ms.values()) >= SLOW_PLUG_IN_MS, trips_ms
 
 
 def shortcut(run: FabricRun) -> None:
