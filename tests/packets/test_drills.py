@@ -150,6 +150,14 @@ class Signal:
         assert f"interrupted by {self.number.name}" in run.said()
         assert "packets: build" not in run.said()
         entry = run.fabric("circuits")
+        ended = run.summary()["ended_early"]
+        assert ended == {
+            "fabric": "circuits",
+            "seed": 1,
+            "reason": f"interrupted by {self.number.name}",
+            "not_run": [{"fabric": "packets", "seed": 1}],
+        }
+        assert (run.artifacts / "report.html").is_file()
         if self.moment.name == "tear-down":
             assert entry["requests"]["completed"] > 0
         else:
