@@ -177,7 +177,7 @@ def stopped(why: str, cells: list[Cell], directory: GridDirectory, code: int = 1
 
 def check_arrivals(path: Path, cells: list[Cell]) -> None:
     """Refuse what the arrivals of any point and seed cannot be. Fabrics share them, and so do points that differ in
-    nothing they depend on. Raises SweepError."""
+    nothing they depend on; of further seeds traces are read only where no synthetic tenant asks. Raises SweepError."""
     import yaml
 
     from experiments.spec import Experiment
@@ -185,16 +185,16 @@ def check_arrivals(path: Path, cells: list[Cell]) -> None:
     from sweeps.cell import of_arrivals
     from workloads.traces.trace import TraceError
 
-    looked_at: set[tuple[str, int]] = set()
-    seen: set[tuple[object, int]] = set()
+    seen: set[Any] = set()
     for cell in cells:
         if (cell.point, cell.seed) in seen:  # another fabric
             continue
         seen.add((cell.point, cell.seed))
         experiment = Experiment.model_validate(yaml.safe_load(cell.config))
-        if (key := (of_arrivals(experiment), cell.seed)) in looked_at:
+        config = of_arrivals(experiment)
+        if (config, cell.seed) in seen or (config in seen and _synthetic_asks(experiment, cell.seed)):
             continue
-        looked_at.add(key)
+        seen |= {config, (config, cell.seed)}
         where = f"{path} with {', '.join(f'{key}={value}' for key, value in cell.point)}" if cell.point else str(path)
         try:
             found = experiment.arrivals(cell.seed)
@@ -205,6 +205,21 @@ def check_arrivals(path: Path, cells: list[Cell]) -> None:
                 f"{where}: no request falls into the measured window of seed {cell.seed}; make workload.window_s "
                 "longer, raise the tenants' load, or move offset_s of a trace"
             )
+
+
+def _synthetic_asks(experiment: Experiment, seed: int) -> bool:
+    """Whether a synthetic tenant has a request in the window, whatever the traces say: theirs do not change with what
+    other tenants ask."""
+    tenants = experiment.workload.tenants
+    names = {tenant.name for tenant in tenants if tenant.path is None}
+    if not names:
+        return False
+    idle = {"source": "synthetic-agentic", "profile": "tracelab", "path": None, "load": 1e-6, "ties": None}
+    workload = experiment.workload.model_copy(
+        update={"tenants": [each if each.path is None else each.model_copy(update=idle) for each in tenants]}
+    )
+    found = experiment.model_copy(update={"workload": workload}).arrivals(seed).requests
+    return any(request.tenant in names and not request.warmup for request in found)
 
 
 def refusals_here(experiment: Experiment) -> list[str]:
