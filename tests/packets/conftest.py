@@ -1,9 +1,11 @@
 """Testbeds for the packet tests: real namespaces, each under a ledger of its own that does not meet a live run's."""
 
+import contextlib
 import os
 import shutil
+import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,44 @@ from topologies.wiring import WiredTopo
 MakeTestbed = Callable[..., Testbed]
 
 RERUNS = 2
+#: A test, its set-up or its tear-down is ended after so long, and not tried again; the longest takes a fifth of it.
+HANG_S = 600
+
+
+class Hang(Exception):
+    """A test has waited for something that never comes."""
+
+
+@contextlib.contextmanager
+def _ended_in_time(what: str) -> Iterator[None]:
+    def ring(*_: object) -> None:
+        raise Hang(f"{what} has not ended by itself within {HANG_S} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(HANG_S)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    with _ended_in_time(f"the set-up of {item.name}"):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    with _ended_in_time(item.name):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    with _ended_in_time(f"the tear-down of {item.name}"):
+        return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,7 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     for item in items:
         if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.flaky(reruns=RERUNS, reruns_delay=5))
+            item.add_marker(pytest.mark.flaky(reruns=RERUNS, reruns_delay=5, rerun_except=Hang.__name__))
 
 
 @pytest.fixture

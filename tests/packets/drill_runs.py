@@ -71,7 +71,12 @@ class RunServer:
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(PATIENCE_S)
+        try:
+            self._process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise
 
 
 @dataclass
@@ -154,8 +159,10 @@ class Lane:
         ]
 
     def close(self) -> None:
-        self.server.close()
-        shutil.rmtree(self.base, ignore_errors=True)
+        try:
+            self.server.close()
+        finally:
+            shutil.rmtree(self.base, ignore_errors=True)
 
 
 @dataclass

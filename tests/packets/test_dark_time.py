@@ -162,7 +162,7 @@ def swap_under_streams(switch: CircuitSwitch) -> Observed:
     receiver = switch.spawn(*stream, "receive", *timing, *places[0], stdout=subprocess.PIPE, **options)
     sender = switch.spawn(*stream, "send", *timing, *places[1], **options)
     chunks: list[bytes] = []
-    reader = threading.Thread(target=lambda: chunks.append(receiver.stdout.read()))  # type: ignore[union-attr]
+    reader = threading.Thread(target=lambda: chunks.append(receiver.stdout.read()), daemon=True)  # type: ignore[union-attr]
     reader.start()
     driver = Driver(switch)
     time.sleep(0.3)

@@ -25,6 +25,8 @@ GOODPUT_BPS = 36_000_000
 WIRE_BPS = GOODPUT_BPS * 1514 // 1448
 RATE_BYTES_PER_S = GOODPUT_BPS / 8
 SENDER_IP, RECEIVER_IP, KV_PORT = "10.77.0.1", "10.77.0.2", 7100
+#: Many times what any transfer here takes.
+HANG_S = 120.0
 
 Result = TypeVar("Result")
 
@@ -80,9 +82,10 @@ def in_namespace(name: str, work: Callable[[], Result]) -> Result:
         except BaseException as error:
             results.append(error)
 
-    thread = threading.Thread(target=body)
+    thread = threading.Thread(target=body, daemon=True)
     thread.start()
-    thread.join()
+    thread.join(HANG_S)
+    assert results, f"not over after {HANG_S:g} s"
     if isinstance(results[0], BaseException):
         raise results[0]
     return results[0]  # type: ignore[no-any-return]
@@ -96,7 +99,7 @@ class Receiver:
         self._namespace = namespace
         self._loop = new_event_loop()
         self._up = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         assert self._up.wait(5)
 
@@ -110,7 +113,7 @@ class Receiver:
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._thread.join(HANG_S)
         self._loop.close()
 
     def _run(self) -> None:
