@@ -22,7 +22,12 @@ seeds: [1, 2]
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a run makes network namespaces, which needs root")
 
 
-def test_emulated_cells_are_runs_and_an_interrupted_one_leaves_nothing(tmp_path: Path) -> None:
+def test_emulated_cells_are_runs_and_an_interrupted_one_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     (tmp_path / "small.yaml").write_text(SPEC)
     grid = tmp_path / "grid"
     with user(tmp_path) as commands:
@@ -34,6 +39,9 @@ def test_emulated_cells_are_runs_and_an_interrupted_one_leaves_nothing(tmp_path:
         assert sweep.process.poll() is None, sweep.said()
         sweep.process.send_signal(signal.SIGTERM)
         assert sweep.ended(60) == 128 + signal.SIGTERM, sweep.said()
+        # it has waited until the run had removed its network, and its cell's folder is gone
+        assert not commands.namespaces()
+        assert list(temporary.iterdir()) == []
         assert "1 of 2 cells are finished" in " ".join(sweep.said().split())
     # nothing is left of it: `user` has looked
     [cell] = [json.loads(path.read_text()) for path in grid.rglob("cell.json")]
