@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -23,11 +24,13 @@ import pytest
 from circuit_switch import ROOT, Api, CircuitSwitch, missing
 
 from controllers.reconfiguration import STEPS
+from emulation import netns
 
 TAU_S = 0.025
 ROUNDS = 50
 PERIOD_S = 0.00015
 STREAM_S = 20.0
+HOLD_S = 0.005  # a circuit stands at least this long
 PREFILLS, DECODES = ("p0", "p1"), ("d0", "d1")
 FABRIC = {"reconfiguration_s": TAU_S, "decode_choice": "round-robin"}
 
@@ -56,7 +59,7 @@ class Driver:
         for _ in order:
             grant = self._grants.get(timeout=5)
             assert grant["live_s"] <= self.now_s()
-        time.sleep(0.005)  # some packets over the circuit
+        time.sleep(HOLD_S)  # some packets over the circuit
         for prefill in order:
             self._api.post(f"/v1/requests/r{number}-{prefill}/transfer-done", part="all", at_s=self.now_s())
 
@@ -165,7 +168,8 @@ def swap_under_streams(switch: CircuitSwitch) -> Observed:
     reader = threading.Thread(target=lambda: chunks.append(receiver.stdout.read()), daemon=True)  # type: ignore[union-attr]
     reader.start()
     driver = Driver(switch)
-    time.sleep(0.3)
+    for place in itertools.chain(*places):
+        until_it_streams(place.partition(":")[0])
     for number in range(ROUNDS + 1):  # the first joins the pairs, each other one swaps them
         driver.round(number)
     time.sleep(0.05)
@@ -177,6 +181,18 @@ def swap_under_streams(switch: CircuitSwitch) -> Observed:
     frames = sorted((arrived_ns / 1e9 - driver.t0_s, receiver, sender) for arrived_ns, receiver, sender, _ in records)
     pairs = {line["window"]: (line["prefill"], line["decode"]) for line in switch.events("window")}
     return Observed(frames, switch.events("switch"), pairs, switch.events("fault"))
+
+
+def until_it_streams(namespace: str, patience_s: float = 30.0) -> None:
+    """Wait until a stream's socket is open there: how soon that is depends on the processor."""
+
+    def protocols() -> set[str]:
+        return {line.split()[3] for line in Path("/proc/thread-self/net/packet").read_text().splitlines()[1:]}
+
+    deadline_s = time.monotonic() + patience_s
+    while f"{frame_stream.ETHERTYPE:04x}" not in netns.run_in(namespace, protocols):
+        assert time.monotonic() < deadline_s, f"no stream in {namespace} after {patience_s:g} s"
+        time.sleep(0.02)
 
 
 def until_quiet(patience_s: float = 20.0) -> None:

@@ -136,7 +136,7 @@ def test_test_runs_each_tier_in_a_process_of_its_own(ready: Checkout, tmp_path: 
     assert ready.run("test", "-k", "a or b", cwd=tmp_path).stdout.splitlines() == [
         f"pytest {ready.path} tests/openflow -k a or b",
         f"pytest {ready.path} tests/unit --numprocesses=logical -k a or b",
-        f"pytest {ready.path} tests/vm --numprocesses=2 --dist=loadfile -k a or b",
+        f"pytest {ready.path} tests/vm --numprocesses=2 --dist=loadfile --no-loadscope-reorder -k a or b",
         f"pytest {ready.path} tests/benchmarks -k a or b",
         f"pytest {ready.path} tests/packets -k a or b",
     ]
@@ -221,7 +221,8 @@ def test_a_machines_tier_that_is_told_to_end_tears_its_fixtures_down_once(tmp_pa
         """)
     )
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as running:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, env=env) as running:
         until(said.exists)
         until(lambda: said.read_text() == "runs")
         running.send_signal(signal.SIGTERM)

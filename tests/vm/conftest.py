@@ -1,8 +1,14 @@
-"""What ends this tier from outside ends it in order: a machine that is half made must not outlive its test."""
+"""Machines of this tier: how a booted one is asked, and that what ends the tier from outside ends it in order."""
 
 import contextlib
+import json
 import signal
 from types import FrameType
+from typing import Any
+
+import pytest
+
+from scripts.vm.boot import CannotBoot, boot
 
 
 def _ended(number: int, frame: FrameType | None) -> None:
@@ -15,3 +21,17 @@ def _ended(number: int, frame: FrameType | None) -> None:
 def pytest_configure() -> None:
     with contextlib.suppress(ValueError):  # not in the main thread: whoever started that has a handler of its own
         signal.signal(signal.SIGTERM, _ended)
+
+
+@pytest.fixture(scope="module")
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a booted machine reports of the module's PARTS of kernel_datapath.py. Each module boots one of its own, so
+    that two of them can run side by side: an emulated processor takes one real one."""
+    exchange = tmp_path_factory.mktemp("exchange")
+    command = [".venv/bin/python", "tests/vm/kernel_datapath.py", "/exchange/result.json", *request.module.PARTS]
+    try:
+        ended = boot(command, exchange, timeout_s=1200, report=print)
+    except CannotBoot as error:
+        pytest.skip(f"no machine can be booted here: {error}")
+    assert ended.status == 0, ended.console[-4000:]
+    return dict(json.loads((exchange / "result.json").read_text()))

@@ -1,10 +1,12 @@
-"""What the booted machine of test_kernel_datapath.py does, in order, with the kernel's datapath. The file it is given
-says what came of each part; whatever raises ends the machine with its traceback on the console.
+"""What a booted machine does with the kernel's datapath: `kernel_datapath.py RESULT PART...`. RESULT says what came of
+each part; whatever raises ends the machine with its traceback on the console.
 
-    1. doctor       what this kernel has
-    2. circuits     a small experiment over optical circuits: agents, controller, Open vSwitch
-    3. link delay   netem on every link of a leaf-spine, by the round trip of a packet
-    4. dark time    circuits swapped under streams of frames: no frame may cross in the dark
+    doctor       what this kernel has
+    circuits     a small experiment over optical circuits: agents, controller, Open vSwitch
+    link_delay   netem on every link of a leaf-spine, by the round trip of a packet
+    dark_time    circuits swapped under streams of frames: no frame may cross in the dark
+
+Each part imports what it needs: an emulated processor takes half a minute for all of it.
 """
 
 from __future__ import annotations
@@ -20,18 +22,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "packets")]
 
-import test_dark_time  # noqa: E402
-from circuit_switch import CircuitSwitch  # noqa: E402
-
-from emulation.fabric_plan import FabricPlan  # noqa: E402
-from emulation.fabric_run import FabricRun  # noqa: E402
 from emulation.ledger import RunLedger  # noqa: E402
 from emulation.preflight import capabilities, choose_datapath  # noqa: E402
-from emulation.probe import Path as ProbePath  # noqa: E402
-from emulation.probe import round_trip_s  # noqa: E402
-from emulation.testbed import Testbed  # noqa: E402
-from experiments.spec import load  # noqa: E402
-from topologies.leaf_spine import LeafSpine  # noqa: E402
 
 EXPERIMENT = ROOT / "experiments" / "datapaths.yaml"
 CIRCUITS = 1  # of its fabrics
@@ -44,6 +36,10 @@ def doctor(scratch: Path) -> dict[str, Any]:
 
 
 def circuits(scratch: Path) -> dict[str, Any]:
+    from emulation.fabric_plan import FabricPlan
+    from emulation.fabric_run import FabricRun
+    from experiments.spec import load
+
     experiment = load(EXPERIMENT, ["workload.window_s=3"])
     requests = tuple(experiment.arrivals(1).requests)
     plan = FabricPlan(experiment, experiment.fabrics[CIRCUITS], 1, requests)
@@ -62,6 +58,11 @@ def circuits(scratch: Path) -> dict[str, Any]:
 
 
 def link_delay(scratch: Path) -> dict[str, float]:
+    from emulation.probe import Path as ProbePath
+    from emulation.probe import round_trip_s
+    from emulation.testbed import Testbed
+    from topologies.leaf_spine import LeafSpine
+
     found = {}
     for name, delay_s in (("without", 0.0), ("with", LINK_DELAY_S)):
         with RunLedger.open("vm") as ledger:
@@ -76,8 +77,11 @@ def link_delay(scratch: Path) -> dict[str, float]:
 
 
 def dark_time(scratch: Path) -> dict[str, Any]:
-    # Frames a millisecond apart: an emulated processor sends and receives them all.
-    test_dark_time.ROUNDS, test_dark_time.PERIOD_S = ROUNDS, 0.001
+    import test_dark_time
+    from circuit_switch import CircuitSwitch
+
+    # Frames a millisecond apart, which an emulated processor sends and receives, and time for some over each circuit.
+    test_dark_time.ROUNDS, test_dark_time.PERIOD_S, test_dark_time.HOLD_S = ROUNDS, 0.001, 0.02
     switch = CircuitSwitch(
         scratch, test_dark_time.PREFILLS, test_dark_time.DECODES, test_dark_time.FABRIC, datapath=choose_datapath()
     )
@@ -95,9 +99,15 @@ def dark_time(scratch: Path) -> dict[str, Any]:
     }
 
 
+PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    part.__name__: part for part in (doctor, circuits, link_delay, dark_time)
+}
+
+
 def main() -> None:
     result: dict[str, Any] = {"datapath": choose_datapath()}
-    for part in (doctor, circuits, link_delay, dark_time):
+    for name in sys.argv[2:]:
+        part = PARTS[name]
         with tempfile.TemporaryDirectory(prefix="hg-", dir="/run") as scratch:
             result[part.__name__] = part(Path(scratch))
         print(f"kernel_datapath: {part.__name__}: done", flush=True)
