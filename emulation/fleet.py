@@ -51,6 +51,7 @@ class Fleet:
         self._pids: dict[str, int] = {}
         self._heard_s: dict[str, float] = {}
         self._stopping = False
+        self._ready = False
 
     def start(self, ledger: RunLedger) -> None:
         """Fork every agent."""
@@ -151,6 +152,7 @@ class Fleet:
                     raise FleetError(f"agents start: an agent (process {pid}) has been frozen for {for_s:.1f} s")
 
         self.wait_each("ready", self.names, timeout_s=timeout_s, what="agents start", tick=tick)
+        self._ready = True
 
     def _tree(self) -> list[int]:
         """The agents' parent and all agents that there are."""
@@ -187,8 +189,10 @@ class Fleet:
         if self._zygote is None:
             return
         self._stopping = True
-        # a frozen agent says no more: its parent kills it
-        waiting = {name for name in self.names if name not in self.exits} - set(self._quiet_s())
+        # a frozen agent says no more: its parent kills it; and agents that never were ready have no records
+        waiting = (
+            {name for name in self.names if name not in self.exits} - set(self._quiet_s()) if self._ready else set()
+        )
         try:
             for name in waiting:
                 self.send(name, {"type": "stop"})
@@ -213,7 +217,7 @@ class Fleet:
             if self._zygote.stdin:
                 with contextlib.suppress(OSError):
                     self._zygote.stdin.close()
-            frozen = len(self._quiet_s()) == len(self.names)
+            frozen = len(self._quiet_s()) == len(self.names) or is_stopped(self._zygote.pid)
             end(self._zygote, patience_s=0.1 if frozen else 2.0)
 
     def _keep(self, message: Message) -> bool:
