@@ -40,6 +40,7 @@ def test_emulated_cells_are_runs_and_an_interrupted_one_leaves_nothing(
         sweep.process.send_signal(signal.SIGTERM)
         assert sweep.ended(60) == 128 + signal.SIGTERM, sweep.said()
         # it has waited until the run had removed its network, and its cell's folder is gone
+        assert not [each for each in commands.processes() if "cli.py run" in each]
         assert not commands.namespaces()
         assert list(temporary.iterdir()) == []
         assert "1 of 2 cells are finished" in " ".join(sweep.said().split())
