@@ -93,7 +93,8 @@ class OpenVSwitch:
     def vsctl(self, *arguments: str, timeout_s: float = 10.0) -> str:
         """Run ovs-vsctl on this database; returns its output. Raises OpenVSwitchError."""
         # What it says of a busy machine ("unreasonably long poll interval") is no failure: errors are said regardless.
-        options = ["-vconsole:off", f"--db=unix:{self.database}", f"--timeout={max(1, round(timeout_s))}"]
+        # --retry: the database's socket is there a moment before somebody listens to it.
+        options = ["-vconsole:off", "--retry", f"--db=unix:{self.database}", f"--timeout={max(1, round(timeout_s))}"]
         return self._run("configure the bridges", ["ovs-vsctl", *options, *arguments], timeout_s + 1)
 
     def stop(self) -> None:

@@ -215,7 +215,10 @@ class Run:
         zygote = self.part("emulation.agents.zygote")
 
         def children() -> list[int]:
-            pids = [int(pid) for pid in Path(f"/proc/{zygote}/task/{zygote}/children").read_text().split()]
+            try:
+                pids = [int(pid) for pid in Path(f"/proc/{zygote}/task/{zygote}/children").read_text().split()]
+            except OSError:  # it has just gone, and so has the run or soon will
+                return []
             return pids if len(pids) >= count else []
 
         return list(self.wait_until(f"{count} agents", children))

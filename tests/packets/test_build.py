@@ -279,7 +279,7 @@ def test_planes_are_shared_by_two_open_vswitches(ledger):
         assert "openflow0" in (routes := ip(testbed, "ctl", text.rstrip()))
         assert "openflow1" in routes
         os.kill(ledger.entries("process")[-1]["pid"], signal.SIGKILL)
-        time.sleep(0.05)
+        time.sleep(0.5)
         with pytest.raises(Exception, match="ended with status -9"):
             testbed.verify()
     assert namespaces_with(ledger.prefix) == []

@@ -77,10 +77,11 @@ def check(
 ) -> None:
     """The median TTFT of r1 (and r2) is as expected; a busy machine gets more tries, a wrong one fails all.
 
-    Skipped only where in every try others took the processors (CPU full, or stolen by the hypervisor): what our own
-    code could be guilty of, such as a slow reconfiguration, fails.
+    Skipped where all tries but one at most were doubted by the run itself: a figure of a run that is not `valid` proves
+    nothing. What our own code could be guilty of then, a slow reconfiguration, is judged by test_dark_time, which is
+    never skipped.
     """
-    said, taken = [], []
+    said, valid = [], 0
     for _ in range(TTFT_ATTEMPTS):
         result = measure()
         if also:
@@ -92,10 +93,10 @@ def check(
         }
         if all(abs(found_ms[which] / expected - 1) <= TOLERANCE for which, expected in expected_ms.items()):
             return
-        taken.append(any(reason.startswith("CPU") for reason in result.fidelity["reasons"]))
+        valid += result.fidelity["verdict"] == "valid"
         said.append(f"measured {found_ms} ms ({result.fidelity['verdict']}: {result.fidelity['reasons']})")
-    if all(taken):
-        pytest.skip(f"others took the processors in each of {TTFT_ATTEMPTS} tries: {'; '.join(said)}")
+    if valid <= 1:
+        pytest.skip(f"the machine does not keep up, {valid} of {TTFT_ATTEMPTS} runs were valid: {'; '.join(said)}")
     raise AssertionError(f"expected {expected_ms} ms within {TOLERANCE:.0%}: " + "; ".join(said))
 
 
