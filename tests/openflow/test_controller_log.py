@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import resource
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from full_disk import files_end_at
 
 from controllers.event_log import EventLog
 
@@ -55,16 +52,3 @@ def test_a_log_without_room_ends_and_says_why(tmp_path: Path, room_bytes: int, w
     assert (tmp_path / "log.jsonl").read_text().count("\n") == 1
     assert log.trouble is not None
     assert f"log.jsonl cannot be written: {why}" in log.trouble
-
-
-@contextlib.contextmanager
-def files_end_at(size_bytes: int) -> Iterator[None]:
-    """No file of this process may grow beyond a size: what a full disk is, without root."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, before)

@@ -1,9 +1,7 @@
 """The ledger: what a run made is removed, exactly that, whoever does it and however often."""
 
-import contextlib
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -11,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from full_disk import files_end_at
 
 from emulation.children import spawn
 from emulation.ledger import AnotherRun, LedgerError, RunLedger, clean, dead_runs
@@ -34,19 +33,6 @@ def dead_run(base: Path, *entries: dict) -> Path:
     first = {"kind": "run", "run_id": "dead", "prefix": "hg0000", "pid": os.getpid(), "start_ticks": 1}
     (directory / "ledger.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in (first, *entries)))
     return directory
-
-
-@contextlib.contextmanager
-def files_end_at(size_bytes: int):
-    """No file of this process may grow beyond a size: what a full disk is, without root."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, before)
 
 
 def test_without_room_for_a_ledger_there_is_no_run_and_nothing_left(tmp_path):
