@@ -18,8 +18,8 @@ settings.load_profile("heliograph")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test with its folder's tier; without root, skip real packets and say so.
 
-    A `timed` test that fails is tried again, twice at most: processors that others take for a moment make it false
-    once, a fault of the project three times.
+    A test of a pure tier that fails is tried again once, a `timed` one twice: processors that others take for a moment
+    make it false once, a fault of the project each time. What passed then is no secret: the summary tells what it said.
 
     Raises UsageError where Ryu's tier shares a process with the others: it patches the standard library under them.
     """
@@ -32,8 +32,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if tier not in TIERS:
             continue
         item.add_marker(getattr(pytest.mark, tier))
-        if item.get_closest_marker("timed"):
-            item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))
+        if tier in ("unit", "openflow"):
+            reruns = 2 if item.get_closest_marker("timed") else 1
+            item.add_marker(pytest.mark.flaky(reruns=reruns, reruns_delay=2))
         if tier == "packets" and os.geteuid() != 0:
             item.add_marker(pytest.mark.skip(reason="tests/packets needs root: sudo ./heliograph test"))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from emulation.agents.agent import Agent
 from emulation.agents.config import AgentConfig
-from emulation.agents.lines import LineLink, listen
+from emulation.agents.lines import CLOSED, LineLink, listen
 from emulation.agents.wire import FrameHeader, FrameReader, Message, WireError
 from emulation.transfer import receive_now
 from workloads.request import Request
@@ -142,7 +142,7 @@ class DecodeAgent(Agent):
             self._links.discard(link)
             if self._gateway is link:
                 self._gateway = None
-            if "closed by the peer" not in reason:
+            if not reason.startswith(CLOSED):
                 self.error(f"link to {peer}", reason)
 
         link = LineLink(sock, on_message, on_lost)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from emulation.agents.config import AgentConfig, InstanceConfig
-from emulation.agents.lines import LineLink, connect
+from emulation.agents.lines import CLOSED, LineLink, connect
 from emulation.agents.wire import Message
 
 CONNECT_TIMEOUT_S = 15.0
@@ -41,5 +41,5 @@ class DecodeLinks:
     def _lost(self, decode: str, reason: str) -> None:
         # An instance that ends is the zygote's to report; a request that needs the link says so when it does.
         self._links.pop(decode, None)
-        if "closed by the peer" not in reason:
+        if not reason.startswith(CLOSED):
             self._on_error(f"link to {decode}", reason)

@@ -9,13 +9,16 @@ from collections.abc import Callable
 from emulation.agents.wire import LineSplitter, Message, WireError, encode_line
 
 CONNECT_RETRY_S = 0.05
+#: How a reason begins where the peer ended and nothing broke: that it ended is for its parent to report.
+CLOSED = "closed by the peer"
 READ_BYTES = 65536
 
 
 class LineLink:
     """JSON lines over a stream socket.
 
-    `on_message(message)` is called for every line, `on_lost(reason)` once when the peer closes or the stream breaks.
+    `on_message(message)` is called for every line, `on_lost(reason)` once when the peer closes (then the reason begins
+    with CLOSED) or the stream breaks.
     Sending never blocks: what the kernel does not take is kept and written when it does.
     """
 
@@ -63,6 +66,11 @@ class LineLink:
             self.close()
             self._on_lost(reason)
 
+    def _broken(self, doing: str, error: OSError) -> None:
+        # The kernel answers for a process that ended before it had read our last words, with a reset.
+        ended = isinstance(error, (ConnectionResetError, BrokenPipeError))
+        self._lost(f"{CLOSED}, with words unread" if ended else f"{doing} failed: {error}")
+
     def _write(self) -> None:
         try:
             while self._backlog:
@@ -72,7 +80,7 @@ class LineLink:
             self._loop.add_writer(self._socket, self._write)
             return
         except OSError as error:
-            self._lost(f"write failed: {error}")
+            self._broken("write", error)
             return
         self._loop.remove_writer(self._socket)
 
@@ -82,10 +90,10 @@ class LineLink:
         except BlockingIOError:
             return
         except OSError as error:
-            self._lost(f"read failed: {error}")
+            self._broken("read", error)
             return
         if not piece:
-            self._lost("closed by the peer")
+            self._lost(CLOSED)
             return
         try:
             messages = self._splitter.feed(piece)

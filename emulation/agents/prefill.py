@@ -7,7 +7,7 @@ from emulation.agents.agent import PROGRESS_S, Agent
 from emulation.agents.config import AgentConfig
 from emulation.agents.conversation import Conversation
 from emulation.agents.job import Job, demand
-from emulation.agents.lines import LineLink, listen
+from emulation.agents.lines import CLOSED, LineLink, listen
 from emulation.agents.outgoing import OutgoingTransfer
 from emulation.agents.sending import KvSender
 from emulation.agents.wire import Message, Part
@@ -82,7 +82,7 @@ class PrefillAgent(Agent):
 
         def on_lost(reason: str) -> None:
             self._links.discard(link)
-            if "closed by the peer" not in reason:
+            if not reason.startswith(CLOSED):
                 self.error(f"link to {peer}", reason)
 
         link = LineLink(sock, on_message, on_lost)

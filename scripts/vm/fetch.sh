@@ -39,7 +39,8 @@ mkdir -p "$folder"/{archives,kernel-archive,tools,kernel}
 [[ -n $(latest_kernel) ]] || apt update >&2 || cannot "the package lists cannot be refreshed"
 kernel=$(latest_kernel)
 [[ -n $kernel ]] || cannot "no package linux-image-amd64 in this system's lists: it needs Debian's"
-programs=(qemu-system-x86 busybox-static)
+# QEMU looks for its modules and firmware beside its own binary: those packages too, where this machine has them installed
+programs=(qemu-system-x86 qemu-system-common qemu-system-data seabios busybox-static)
 # A list that is older than the archive names files that have gone.
 fetch "$folder/archives" "${programs[@]}" >&2 || { apt update >&2 && kernel=$(latest_kernel) && fetch "$folder/archives" "${programs[@]}" >&2; } ||
   cannot "QEMU cannot be fetched"
