@@ -82,7 +82,7 @@ class CircuitKeeper:
         self._crossbar = Crossbar()
         self._states: dict[int, str] = {}
         self._windows_seen = 0
-        self._alarm = Alarm(self._on_alarm)
+        self._alarm = Alarm(self._on_alarm, switches.wake)
 
     # -- before the clock --------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from controllers import switching
 from controllers.datapaths import Barrier, Datapaths
 from controllers.purge import FlowCaches
 from controllers.switching import Pair
-from controllers.timing import sleep_until
+from controllers.timing import WAKE_S, sleep_until
 
 STEPS = ("remove", "barrier", "purge", "dark_wait", "install", "barrier2", "purge2")
 
@@ -57,6 +57,10 @@ class Switches:
         self._caches = caches
         self._last_purge_s = last_purge_s
 
+    def wake(self) -> None:
+        """A reconfiguration is about to begin: WAKE_S before it, the switches are woken."""
+        self._datapaths.wake()
+
     def clear(self, dpid: int) -> None:
         """Leave one plane with no circuit: what a switch that has just connected needs."""
         self._datapaths.wait(self._datapaths.send(lambda datapath, plane: switching.clearing(datapath), [dpid]))
@@ -75,20 +79,22 @@ class Switches:
     def reconfigure(self, pairs: Sequence[Pair], dark_wait_s: float) -> Stopwatch:
         """Move the ports of `pairs` to their new peers; `dark_wait_s` is wall time."""
         watch = Stopwatch()
-        barriers = self._datapaths.send(lambda datapath, plane: switching.removal(datapath, plane, pairs))
+        barriers = self._datapaths.send_for_pairs(switching.removal, pairs)
         watch.lap("remove")
         self._settle(barriers, watch, "barrier", "purge")
         end_s = time.monotonic() + dark_wait_s
         if 0 < self._last_purge_s < dark_wait_s:
             sleep_until(end_s - self._last_purge_s)
             self._caches.purge(twice=False)
+        sleep_until(end_s - WAKE_S)
+        self._datapaths.wake()
         sleep_until(end_s)
         watch.lap("dark_wait")
         self._install(pairs, watch)
         return watch
 
     def _install(self, pairs: Sequence[Pair], watch: Stopwatch) -> None:
-        barriers = self._datapaths.send(lambda datapath, plane: switching.installation(datapath, plane, pairs))
+        barriers = self._datapaths.send_for_pairs(switching.installation, pairs)
         watch.lap("install")
         self._settle(barriers, watch, "barrier2", "purge2")
 

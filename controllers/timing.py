@@ -13,6 +13,8 @@ from eventlet import event as green_event
 from ryu.lib import hub
 
 _EPOLL_TICK_S = 0.001
+#: How long before a moment those who will have to answer at it are woken; wall seconds.
+WAKE_S = 0.0015
 
 
 class RunClock:
@@ -44,15 +46,18 @@ def sleep_until(deadline_monotonic_s: float) -> None:
 
 
 class Alarm:
-    """Calls `ring()` at a moment that may be moved at any time; `run()` is its greenlet."""
+    """Calls `ring()` at a moment that may be moved at any time, and `wake()` WAKE_S before it; `run()` is its
+    greenlet."""
 
-    def __init__(self, ring: Callable[[], None]) -> None:
+    def __init__(self, ring: Callable[[], None], wake: Callable[[], None] = lambda: None) -> None:
         self._ring = ring
+        self._wake = wake
         self._deadline_s: float | None = None
         self._moved = green_event.Event()
 
     def set(self, deadline_monotonic_s: float | None) -> None:
-        """Ring at this CLOCK_MONOTONIC time instead of any other; None: do not ring."""
+        """Ring at this CLOCK_MONOTONIC time instead of any other; None: do not ring. A moment that is nearer
+        than WAKE_S is rung at without a wake."""
         if deadline_monotonic_s == self._deadline_s:
             return
         self._deadline_s = deadline_monotonic_s
@@ -60,14 +65,20 @@ class Alarm:
             self._moved.send()
 
     def run(self) -> None:
-        """Wait and ring, for ever. An exception of `ring` ends it."""
+        """Wait and ring, for ever. An exception of `ring` or `wake` ends it."""
+        woken_for_s: float | None = None
         while True:
             self._moved = green_event.Event()
             if self._deadline_s is None:
                 self._moved.wait()
                 continue
             left_s = self._deadline_s - time.monotonic()
-            if left_s > _EPOLL_TICK_S:
+            if left_s > WAKE_S + _EPOLL_TICK_S:
+                self._moved.wait(left_s - WAKE_S - _EPOLL_TICK_S)
+            elif left_s > _EPOLL_TICK_S:
+                if woken_for_s != self._deadline_s:
+                    woken_for_s = self._deadline_s
+                    self._wake()
                 self._moved.wait(left_s - _EPOLL_TICK_S)
             elif left_s > 0:
                 hub.sleep(0)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ryu.lib import hub
 
-from controllers.timing import Alarm, RunClock, sleep_until
+from controllers.timing import WAKE_S, Alarm, RunClock, sleep_until
 
 pytestmark = pytest.mark.timed
 
@@ -68,7 +68,8 @@ class Ringing:
 
     def __init__(self) -> None:
         self.rung_s: list[float] = []
-        self.alarm = Alarm(lambda: self.rung_s.append(time.monotonic()))
+        self.woken_s: list[float] = []
+        self.alarm = Alarm(lambda: self.rung_s.append(time.monotonic()), lambda: self.woken_s.append(time.monotonic()))
         self.greenlet = hub.spawn(self.alarm.run)
 
 
@@ -123,3 +124,24 @@ def test_an_alarm_set_while_it_rings_rings_again(ringing: Ringing) -> None:
     while len(ringing.rung_s) < 3:
         hub.sleep(0.002)
         assert time.monotonic() < start_s + 30
+
+
+def test_an_alarm_wakes_once_shortly_before_it_rings_and_not_for_a_moment_that_has_come(ringing: Ringing) -> None:
+    at_s = time.monotonic() + 0.05
+    ringing.alarm.set(at_s)
+    hub.sleep(0.1)
+    (woken_s,), (rung_s,) = ringing.woken_s, ringing.rung_s
+    assert at_s - WAKE_S - 0.002 < woken_s < at_s <= rung_s
+    ringing.alarm.set(time.monotonic())
+    hub.sleep(0.01)
+    assert (len(ringing.woken_s), len(ringing.rung_s)) == (1, 2)
+
+
+def test_an_alarm_that_is_moved_wakes_for_its_new_moment(ringing: Ringing) -> None:
+    start_s = time.monotonic()
+    ringing.alarm.set(start_s + 60)
+    hub.sleep(0.002)
+    ringing.alarm.set(start_s + 0.05)
+    hub.sleep(0.1)
+    (woken_s,) = ringing.woken_s
+    assert start_s + 0.05 - WAKE_S - 0.002 < woken_s < start_s + 0.05

@@ -133,8 +133,11 @@ def test_where_handlers_may_cache_late_the_cache_is_purged_again_after_they_are_
 class NoPlanes:
     """The datapaths of a fabric without a switch: nothing to send, nothing to wait for."""
 
-    def send(self, *_: Any) -> list[Any]:
+    def send_for_pairs(self, *_: Any) -> list[Any]:
         return []
+
+    def wake(self) -> None:
+        pass
 
     def wait(self, barriers: list[Any]) -> None:
         assert barriers == []
