@@ -23,6 +23,8 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+from emulation.wall_clock import ClockPair
+
 #: The receiver's clock is read after the packet reached its socket and its process woke up: a few hundred microseconds
 #: on a quiet machine, more than 10 ms now and then on a busy one, which is the verdict's to judge by its distribution.
 BYTE_TOLERANCE_S = 0.025
@@ -75,7 +77,7 @@ class Audit:
         (self.violations if self.complete else self.gaps).append(what)
 
 
-def read(path: Path, *, clock_offset_s: float, t0_monotonic_s: float, time_dilation: float) -> Iterator[Segment]:
+def read(path: Path, *, clocks: ClockPair, t0_monotonic_s: float, time_dilation: float) -> Iterator[Segment]:
     """The segments of a capture that carry payload. Raises scapy's error for a file that is no capture."""
     from scapy.layers.inet import IP, TCP
     from scapy.utils import PcapReader
@@ -88,7 +90,7 @@ def read(path: Path, *, clock_offset_s: float, t0_monotonic_s: float, time_dilat
             ip, tcp = packet[IP], packet[TCP]
             payload_bytes = ip.len - 4 * ip.ihl - 4 * tcp.dataofs
             if payload_bytes > 0:
-                at_s = (float(packet.time) - clock_offset_s - t0_monotonic_s) / time_dilation
+                at_s = (clocks.monotonic_s(float(packet.time)) - t0_monotonic_s) / time_dilation
                 yield Segment(path.name, number, at_s, ip.src, tcp.sport, ip.dst, tcp.seq, payload_bytes)
 
 

@@ -16,6 +16,7 @@ from emulation.children import last_lines, spawn
 from emulation.fabric_plan import KV_PORT
 from emulation.ledger import RunLedger
 from emulation.testbed import Testbed
+from emulation.wall_clock import ClockPair, Reading, read_clocks
 from topologies.cluster import Cluster
 
 #: Ethernet, IPv4 and TCP headers with every option TCP uses, and the start of a KV header.
@@ -54,16 +55,17 @@ def points(cluster: Cluster, fabric_kind: str) -> list[Point]:
 
 @dataclass
 class Captures:
-    """tcpdump at every point, from `start` to `stop`. `clock_offset_s`: CLOCK_REALTIME minus CLOCK_MONOTONIC."""
+    """tcpdump at every point, from `start` to `stop`. `clocks`: what its stamps are held against, once stopped."""
 
     directory: Path
     files: dict[Point, Path] = field(default_factory=dict)
-    clock_offset_s: float = 0.0
+    clocks: ClockPair | None = None
     _children: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _started: Reading | None = None
 
     def start(self, testbed: Testbed, cluster: Cluster, fabric_kind: str, ledger: RunLedger) -> None:
         """Start every capture and wait until it captures. Raises CaptureError."""
-        self.clock_offset_s = time.time() - time.monotonic()
+        self._started = read_clocks()
         logs = {}
         for point in points(cluster, fabric_kind):
             path = self.files[point] = self.directory / f"{point.name}.pcap"
@@ -99,6 +101,8 @@ class Captures:
                 child.kill()
                 child.wait(5.0)
         self._children.clear()
+        if self._started is not None:
+            self.clocks = ClockPair(self._started, read_clocks())
         lost = {}
         for point in self.files:
             log = self.directory / f"{point.name}.tcpdump"

@@ -10,7 +10,7 @@ import pandas as pd
 
 from emulation.agents.wire import HEADER_BYTES
 from emulation.audit import Audit, Segment, audit_circuits, audit_paths, read
-from emulation.capture import Captures
+from emulation.capture import CaptureError, Captures
 from emulation.fabric_plan import FabricPlan
 from results.merge import Frames
 from topologies.cluster import Cluster
@@ -49,11 +49,11 @@ def audit_run(
 ) -> Audit:
     """Read every capture and check it; see `emulation/audit.py` for what. `lost`: packets that a capture did not see,
     by point; one that is not named did not say. Raises scapy's or another error on what cannot be read."""
-    dilation = plan.scale.time_dilation
+    dilation, clocks = plan.scale.time_dilation, captures.clocks
+    if clocks is None:
+        raise CaptureError("the captures have not been stopped")
     segments: dict[str, list[Segment]] = {
-        point.name: list(
-            read(path, clock_offset_s=captures.clock_offset_s, t0_monotonic_s=t0_monotonic_s, time_dilation=dilation)
-        )
+        point.name: list(read(path, clocks=clocks, t0_monotonic_s=t0_monotonic_s, time_dilation=dilation))
         for point, path in captures.files.items()
     }
     addresses = {instance.name: instance.gpu_ips for instance in cluster.instances}
@@ -80,6 +80,10 @@ def audit_run(
         f"the capture {name} lost {lost[name]} packets" if name in lost else f"the capture {name} did not end in order"
         for name in unsure
     ]
+    if clocks.stepped_s:
+        found.gaps.insert(
+            0, f"the machine's clock was set by {clocks.stepped_s * 1e3:.3g} ms while packets were stamped by it"
+        )
     return found
 
 

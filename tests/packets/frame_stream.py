@@ -13,6 +13,7 @@ import sys
 import time
 
 from emulation import netns
+from emulation.wall_clock import read_clocks
 
 ETHERTYPE = 0x88B5  # IEEE 802: local experimental use
 RECORD = struct.Struct("<QHHI")
@@ -55,17 +56,6 @@ def send(places: list[str], duration_s: float, period_s: float) -> None:
         time.sleep(period_s)
 
 
-def realtime_ahead_ns(tries: int = 4) -> int:
-    """CLOCK_REALTIME less CLOCK_MONOTONIC, of the try that was interrupted for the shortest time."""
-    readings = []
-    for _ in range(tries):
-        before_ns = time.monotonic_ns()
-        realtime_ns = time.clock_gettime_ns(time.CLOCK_REALTIME)
-        took_ns = time.monotonic_ns() - before_ns
-        readings.append((took_ns, realtime_ns - before_ns - took_ns // 2))
-    return min(readings)[1]
-
-
 def receive(places: list[str], duration_s: float) -> None:
     """Records until SIGTERM, or for the duration."""
     selector = selectors.DefaultSelector()
@@ -79,7 +69,7 @@ def receive(places: list[str], duration_s: float) -> None:
     while time.monotonic() < end_s and not stopped:
         ready = selector.select(0.2)
         # the kernel stamps in CLOCK_REALTIME, which may be slewed: what it is ahead by is taken anew each time
-        offset_ns = realtime_ahead_ns()
+        offset_ns = round(read_clocks(tries=4).ahead_s * 1e9)
         for key, _ in ready:
             try:
                 while True:

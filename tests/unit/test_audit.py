@@ -18,12 +18,14 @@ from emulation.audit import Segment, audit_circuits, audit_paths, new_bytes, rea
 from emulation.capture import Captures, Point
 from emulation.fabric_plan import FabricPlan
 from emulation.packet_audit import audited, unfinished_bytes
+from emulation.wall_clock import ClockPair, Reading
 from experiments.spec import load
 from results.merge import Frames
 from results.schema import CIRCUITS, REQUESTS, TRANSFERS
 
 DEMO = Path(__file__).resolve().parents[2] / "experiments" / "demo.yaml"
 TAU_S = 0.025
+STEADY = ClockPair(Reading(0.0, 1e9), Reading(60.0, 1e9))
 APART = {"p0": 0, "p1": 0, "d0": 1, "d1": 1}
 ADDRESSES = {"p0": ["10.64.0.4"], "p1": ["10.64.0.5"], "d0": ["10.64.0.8"], "d1": ["10.64.0.9"]}
 STEPS = {
@@ -198,12 +200,12 @@ def test_a_request_that_did_not_end_may_have_delivered_all_of_its_kv_and_one_tha
     assert most == pytest.approx(experiment.cluster.gpus_per_instance * (real_bytes * 1e-4 + 4 * HEADER_BYTES), abs=16)
 
 
-def audit_of(folder, content: bytes, lost):
+def audit_of(folder, content: bytes, lost, clocks: ClockPair | None = STEADY):
     experiment = load(DEMO)
     plan = FabricPlan(experiment, experiment.fabrics[1], 1, ())
     path = folder / "d0-gpu0.pcap"
     path.write_bytes(content)
-    captures = Captures(folder, files={Point("d0", "gpu0", "in"): path})
+    captures = Captures(folder, files={Point("d0", "gpu0", "in"): path}, clocks=clocks)
     frames = Frames(REQUESTS.frame([]), TRANSFERS.frame([]), CIRCUITS.frame([]))
     return audited(plan, plan.cluster(), captures, frames, [], t0_monotonic_s=0.0, lost=lost)
 
@@ -212,6 +214,18 @@ def test_a_capture_that_cannot_be_read_is_said_in_a_sentence(tmp_path):
     audit, (fault,) = audit_of(tmp_path, b"no capture at all, whatever its name", {"d0-gpu0": 0})
     assert audit is None
     assert fault.startswith("the packet audit failed: ")
+
+
+def test_captures_that_were_not_stopped_cannot_be_read(tmp_path):
+    audit, (fault,) = audit_of(tmp_path, b"", {"d0-gpu0": 0}, clocks=None)
+    assert audit is None
+    assert fault == "the packet audit failed: CaptureError: the captures have not been stopped"
+
+
+def test_a_clock_that_was_set_is_a_gap(tmp_path):
+    header = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 96, 1)
+    audit, faults = audit_of(tmp_path, header, {"d0-gpu0": 0}, ClockPair(Reading(0.0, 1e9), Reading(60.0, 1e9 + 0.25)))
+    assert (audit.gaps, faults) == (["the machine's clock was set by 250 ms while packets were stamped by it"], [])
 
 
 @pytest.mark.parametrize(
@@ -237,5 +251,5 @@ def test_a_capture_is_read_in_run_clock_time_and_by_payload(tmp_path):
             packet = Ether(bytes(packet))
             packet.time = 1_000_000_012.0
             writer.write(packet)
-    (only,) = read(path, clock_offset_s=1_000_000_000.0, t0_monotonic_s=10.0, time_dilation=2.0)
+    (only,) = read(path, clocks=STEADY, t0_monotonic_s=10.0, time_dilation=2.0)
     assert only == Segment("d0-gpu0.pcap", 2, 1.0, "10.64.0.4", 4000, "10.64.0.8", 7, 1448)
