@@ -26,7 +26,7 @@ from controllers.datapaths import Datapaths
 from controllers.event_log import EventLog
 from controllers.fabric_shell import FabricShell
 from controllers.metrics import Metrics
-from controllers.purge import HANDLERS_S, LAST_PURGE_S, FlowCaches
+from controllers.purge import FlowCaches
 from controllers.reconfiguration import Switches
 
 _NICE = -10
@@ -50,9 +50,8 @@ class CircuitApp(app_manager.RyuApp):
         planes = [plane.plane() for plane in config.planes]
         self._bridges = {plane.dpid: plane.bridge for plane in planes}
         self._datapaths = Datapaths(planes)
-        handlers_s, last_purge_s = (HANDLERS_S, LAST_PURGE_S) if config.datapath == "system" else (0.0, 0.0)
-        caches = FlowCaches((plane.unixctl for plane in planes), handlers_s)
-        switches = Switches(self._datapaths, caches, last_purge_s) if planes else None
+        caches = FlowCaches(plane.unixctl for plane in planes)
+        switches = Switches(self._datapaths, caches) if planes else None
         self._log = log
         self._shell = FabricShell(config, core, switches, log, Metrics())
         northbound.mount(kwargs["wsgi"], self._shell)

@@ -60,7 +60,6 @@ class ControllerConfig(_Strict):
     prefills: Annotated[list[str], Field(min_length=1)]
     decodes: Annotated[list[str], Field(min_length=1)]
     planes: list[PlaneConfig] = []
-    datapath: Literal["netdev", "system"] = "netdev"
     reachable: dict[str, list[str]] = {}
     log: str
 

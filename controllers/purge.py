@@ -1,15 +1,14 @@
 """Emptying Open vSwitch's flow cache, over the daemon's own control socket.
 
 A barrier orders the OpenFlow tables, not the cache in front of them: packets keep following a deleted rule, or a drop
-learnt in the dark, until the entry is revalidated. `revalidator/purge` empties the cache and answers when it is empty.
+learnt in the dark, until the entry is revalidated. `revalidator/purge` is no cure: it skips an entry that a revalidator
+thread is at, and one that such a thread has decided to delete and has not deleted yet, and answers all the same; on a
+busy machine packets followed deleted rules for up to 6 ms after it. `upcall/enable-megaflows` ends the handler and
+revalidator threads, empties the cache, starts them again and then answers (megaflows are on anyway): nobody is left who
+had looked up a rule before, in user space and on the kernel's datapath alike.
+
 The protocol is JSON-RPC without framing over a Unix socket (ovs-appctl(8)); a socket of our own takes 0.5 to 5 ms, a
 forked `ovs-appctl` 11.
-
-In user space the thread that meets an unknown packet looks its rule up and caches it in one go. The kernel's datapath
-hands such a packet up to a handler thread instead: one that looked its rule up before the tables changed may cache it
-after a purge. So there each purge is followed by another, when a handler that had a processor has finished, and one
-more comes just before the end of a dark time, for one that had none. No wait is a proof: whether a packet crossed in
-the dark is for captures to tell (`run --pcap`).
 """
 
 from __future__ import annotations
@@ -27,10 +26,8 @@ class UnixctlError(Exception):
     """The control socket could not be reached, did not answer in time, or refused the command."""
 
 
-#: A handler that is not held up looks up and caches a batch of packets in well under a millisecond; wall seconds.
-HANDLERS_S = 0.003
-#: How long before the end of a dark time the last purge in it begins: as long as one takes.
-LAST_PURGE_S = 0.005
+#: The command that empties the cache and leaves nobody who could fill it by what was true before.
+EMPTY = "upcall/enable-megaflows"
 
 
 class Unixctl:
@@ -88,17 +85,14 @@ class _FlowCache:
     """The cache of one daemon. Callers that come while a purge runs share the next one: theirs has to start after they
     asked."""
 
-    def __init__(self, path: str, handlers_s: float = 0.0) -> None:
+    def __init__(self, path: str) -> None:
         self._unixctl = Unixctl(path)
-        self._handlers_s = handlers_s
         self._next: green_event.Event | None = None
-        self._twice = False
         self._running = False
 
-    def purge(self, *, twice: bool = True) -> green_event.Event:
+    def purge(self) -> green_event.Event:
         if self._next is None:
             self._next = green_event.Event()
-        self._twice |= twice
         if not self._running:
             self._running = True
             hub.spawn(self._run)
@@ -107,12 +101,8 @@ class _FlowCache:
     def _run(self) -> None:
         while self._next is not None:
             done, self._next = self._next, None
-            twice, self._twice = self._twice, False
             try:
-                self._unixctl.call("revalidator/purge")
-                if twice and self._handlers_s:
-                    hub.sleep(self._handlers_s)
-                    self._unixctl.call("revalidator/purge")
+                self._unixctl.call(EMPTY)
             except UnixctlError as error:
                 done.send_exception(error)
             else:
@@ -121,14 +111,12 @@ class _FlowCache:
 
 
 class FlowCaches:
-    """The flow caches of every daemon that carries a plane. handlers_s: how long a handler thread may take to cache
-    what it has looked up; 0 where there are none (user space)."""
+    """The flow caches of every daemon that carries a plane."""
 
-    def __init__(self, paths: Iterable[str], handlers_s: float = 0.0) -> None:
-        self._caches = {path: _FlowCache(path, handlers_s) for path in dict.fromkeys(paths)}
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._caches = {path: _FlowCache(path) for path in dict.fromkeys(paths)}
 
-    def purge(self, *, twice: bool = True) -> None:
-        """Empty all of them at once and return when all are empty, twice where there are handlers; raises
-        UnixctlError."""
-        for done in [cache.purge(twice=twice) for cache in self._caches.values()]:
+    def purge(self) -> None:
+        """Empty all of them at once and return when all are empty; raises UnixctlError."""
+        for done in [cache.purge() for cache in self._caches.values()]:
             done.wait()

@@ -3,9 +3,9 @@ delay.
 
 1. `remove`: every rule into or out of a port of the new pairs is deleted, on every plane;
 2. `barrier`: the tables have changed;
-3. `purge`: the flow caches are empty, so no packet follows a deleted rule any more;
-4. `dark_wait`: the reconfiguration delay, counted from the end of that purge; on the kernel's datapath the caches are
-   emptied once more just before its end (`controllers/purge.py`);
+3. `purge`: the flow caches are empty, so no packet follows a deleted rule any more (`controllers/purge.py`);
+4. `dark_wait`: the reconfiguration delay, counted from the end of that purge; just before its end the switches are
+   woken;
 5. `install`: the new pairs' rules are sent;
 6. `barrier2`: the tables have changed;
 7. `purge2`: drops that were cached in the dark are gone; the circuit is live.
@@ -51,11 +51,9 @@ class Stopwatch:
 class Switches:
     """Reconfigures every plane alike. Its methods block their greenlet and raise DatapathFault or UnixctlError."""
 
-    def __init__(self, datapaths: Datapaths, caches: FlowCaches, last_purge_s: float = 0.0) -> None:
-        """last_purge_s: before the end of a dark wait the caches are emptied again; 0: they are not."""
+    def __init__(self, datapaths: Datapaths, caches: FlowCaches) -> None:
         self._datapaths = datapaths
         self._caches = caches
-        self._last_purge_s = last_purge_s
 
     def wake(self) -> None:
         """A reconfiguration is about to begin: WAKE_S before it, the switches are woken."""
@@ -83,9 +81,6 @@ class Switches:
         watch.lap("remove")
         self._settle(barriers, watch, "barrier", "purge")
         end_s = time.monotonic() + dark_wait_s
-        if 0 < self._last_purge_s < dark_wait_s:
-            sleep_until(end_s - self._last_purge_s)
-            self._caches.purge(twice=False)
         sleep_until(end_s - WAKE_S)
         self._datapaths.wake()
         sleep_until(end_s)

@@ -126,9 +126,7 @@ class FabricPlan:
         circuits = min(cluster.prefill_instances, cluster.decode_instances) * cluster.gpus_per_instance
         return 1 if circuits * self.kv_goodput_bps <= ONE_VSWITCHD_BPS else 2
 
-    def controller(
-        self, cluster: Cluster, *, unixctls: Mapping[str, str], log: Path, datapath: str = "netdev"
-    ) -> dict[str, Any]:
+    def controller(self, cluster: Cluster, *, unixctls: Mapping[str, str], log: Path) -> dict[str, Any]:
         """The controller's file (docs/architecture.md, "Controllers"). unixctls: of each plane's ovs-vswitchd."""
         fabric: dict[str, Any] = {"kind": self.fabric.kind}
         if isinstance(self.fabric, Ocs):
@@ -157,7 +155,6 @@ class FabricPlan:
                 }
                 for plane in cluster.planes
             ],
-            "datapath": datapath,
             "reachable": self.reachable(cluster),
             "log": str(log),
         }

@@ -103,7 +103,7 @@ class Parts:
         testbed, cluster, circuits = self.testbed, self.cluster, self.plan.fabric.kind == "ocs"
         log = self.scratch / "controller.jsonl"
         self._controller = ControllerProcess(
-            self.plan.controller(cluster, unixctls=testbed.unixctls, log=log, datapath=testbed.datapath),
+            self.plan.controller(cluster, unixctls=testbed.unixctls, log=log),
             namespace=testbed.namespace("ctl"),
             host=cluster.controller_ip,
             directory=self.scratch,

@@ -32,7 +32,7 @@ class FakeCaches:
         """As FlowCaches.purge."""
         hub.sleep(self._takes_s)
         if self.broken:
-            raise UnixctlError("revalidator/purge on /nowhere: no such file")
+            raise UnixctlError("upcall/enable-megaflows on /nowhere: no such file")
         for datapath in self._datapaths:
             datapath.purge()
 

@@ -239,7 +239,7 @@ def test_a_purge_that_fails_is_a_fault(build: Build) -> None:
     fabric.caches.broken = True
     fabric.ask("r1", "p0")
     fabric.wait(lambda: fabric.state("r1") == "refused")
-    assert "revalidator/purge" in fabric.shell.health()["fault"]
+    assert "upcall/enable-megaflows" in fabric.shell.health()["fault"]
 
 
 def test_an_exception_in_the_core_is_a_fault_and_is_logged(

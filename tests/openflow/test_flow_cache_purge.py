@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ from typing import Any
 import pytest
 from ryu.lib import hub
 
-from controllers.purge import HANDLERS_S, LAST_PURGE_S, FlowCaches, Unixctl, UnixctlError, _FlowCache
-from controllers.reconfiguration import Switches
+from controllers.purge import EMPTY, FlowCaches, Unixctl, UnixctlError, _FlowCache
 
 Serve = Callable[[Callable[[socket.socket, dict[str, Any]], None]], str]
 
@@ -114,52 +112,7 @@ def test_one_daemon_that_carries_several_planes_is_purged_once(serve: Serve) -> 
 
     path = serve(reply)
     FlowCaches([path, path, path]).purge()
-    assert calls == ["revalidator/purge"]
-
-
-def test_where_handlers_may_cache_late_the_cache_is_purged_again_after_they_are_done(serve: Serve) -> None:
-    calls: list[float] = []
-
-    def reply(connection: socket.socket, request: dict[str, Any]) -> None:
-        assert request["method"] == "revalidator/purge"
-        calls.append(time.monotonic())
-        connection.sendall(answer(request))
-
-    FlowCaches([serve(reply)], HANDLERS_S).purge()
-    assert len(calls) == 2
-    assert calls[1] - calls[0] >= HANDLERS_S
-
-
-class NoPlanes:
-    """The datapaths of a fabric without a switch: nothing to send, nothing to wait for."""
-
-    def send_for_pairs(self, *_: Any) -> list[Any]:
-        return []
-
-    def wake(self) -> None:
-        pass
-
-    def wait(self, barriers: list[Any]) -> None:
-        assert barriers == []
-
-
-@pytest.mark.parametrize(("handlers_s", "last_purge_s", "purges"), [(0.0, 0.0, 2), (HANDLERS_S, LAST_PURGE_S, 5)])
-def test_a_handler_that_was_held_up_is_waited_for_at_the_end_of_the_dark(
-    serve: Serve, handlers_s: float, last_purge_s: float, purges: int
-) -> None:
-    """One purge before and one behind the dark wait; with handlers two each, and one just before its end."""
-    calls: list[float] = []
-
-    def reply(connection: socket.socket, request: dict[str, Any]) -> None:
-        calls.append(time.monotonic())
-        connection.sendall(answer(request))
-
-    switches = Switches(NoPlanes(), FlowCaches([serve(reply)], handlers_s), last_purge_s)  # type: ignore[arg-type]
-    watch = switches.reconfigure([("p0", "d0")], 0.030)
-    assert watch.steps_s["dark_wait"] >= 0.030
-    assert len(calls) == purges
-    if handlers_s:
-        assert calls[2] - calls[1] >= 0.030 - LAST_PURGE_S - 0.001
+    assert calls == [EMPTY]
 
 
 def test_callers_that_come_during_a_purge_share_the_next_one(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

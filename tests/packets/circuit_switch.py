@@ -86,6 +86,7 @@ class CircuitSwitch:
     ) -> None:
         self.directory = directory
         self.log = directory / "controller.jsonl"
+        self._datapath = datapath
         self._prefix = f"hg{secrets.token_hex(2)}-"
         self._names = [*prefills, *decodes]
         self.namespace = self._prefix + "ovs"
@@ -105,7 +106,6 @@ class CircuitSwitch:
                     "ports": {name: port for port, name in enumerate(self._names, start=1)},
                 }
             ],
-            "datapath": datapath,
             "log": str(self.log),
         }
 
@@ -204,7 +204,7 @@ class CircuitSwitch:
         _until(lambda: _listens(socket_path), "ovsdb-server's socket")
         self.vsctl("--no-wait", "init", "--", "set", "Open_vSwitch", ".", "other_config:userspace-tso-enable=true")
         self.spawn("ovs-vswitchd", f"unix:{socket_path}", f"--unixctl={directory}/vswitchd.ctl", **quiet)
-        bridge = ["add-br", "plane0", "--", "set", "bridge", "plane0", f"datapath_type={self._config['datapath']}"]
+        bridge = ["add-br", "plane0", "--", "set", "bridge", "plane0", f"datapath_type={self._datapath}"]
         bridge += ["fail_mode=secure", "protocols=OpenFlow13", "other-config:datapath-id=0000000000000001"]
         for port, name in enumerate(self._names, start=1):
             bridge += ["--", "add-port", "plane0", name, "--", "set", "interface", name, f"ofport_request={port}"]

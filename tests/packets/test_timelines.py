@@ -6,7 +6,7 @@ printed digits in tests/unit/test_reservations_vectors.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -20,6 +20,7 @@ from experiments.spec import load
 from workloads.request import Request
 
 DEMO = Path(__file__).resolve().parents[2] / "experiments" / "demo.yaml"
+TAU_S = 0.025
 PREFILL_MS, HEAD_AND_TAIL_MS = 190.8682, 121.4236
 REPEATS, SPACING_S = 5, 0.9
 TOLERANCE = 0.03
@@ -74,14 +75,16 @@ def check(
     measure: Callable[[], FabricResult],
     expected_ms: Mapping[str, float],
     also: Callable[[FabricResult], None] | None = None,
+    switched: Collection[str] = (),
 ) -> None:
     """The median TTFT of r1 (and r2) is as expected; a busy machine gets more tries, a wrong one fails all.
 
-    Skipped where all tries but one at most were doubted by the run itself: a figure of a run that is not `valid` proves
-    nothing. What our own code could be guilty of then, a slow reconfiguration, is judged by test_dark_time, which is
-    never skipped.
+    switched: requests that wait for their reconfiguration: what it took beyond tau, by the controller's record, is
+    added to what is expected of them. How much that may be is for test_dark_time to judge.
+
+    Skipped only where in every try others took the processors (CPU full, or stolen by the hypervisor).
     """
-    said, valid = [], 0
+    said, taken = [], []
     for _ in range(TTFT_ATTEMPTS):
         result = measure()
         if also:
@@ -91,13 +94,26 @@ def check(
             which: float(requests.loc[requests["id"].str.startswith(which), "ttft_s"].median() * 1e3)
             for which in expected_ms
         }
-        if all(abs(found_ms[which] / expected - 1) <= TOLERANCE for which, expected in expected_ms.items()):
+        beyond_ms = {which: beyond_tau_ms(result, which) if which in switched else 0.0 for which in expected_ms}
+        if all(
+            abs(found_ms[which] / (expected + beyond_ms[which]) - 1) <= TOLERANCE
+            for which, expected in expected_ms.items()
+        ):
             return
-        valid += result.fidelity["verdict"] == "valid"
-        said.append(f"measured {found_ms} ms ({result.fidelity['verdict']}: {result.fidelity['reasons']})")
-    if valid <= 1:
-        pytest.skip(f"the machine does not keep up, {valid} of {TTFT_ATTEMPTS} runs were valid: {'; '.join(said)}")
+        taken.append(any(reason.startswith("CPU") for reason in result.fidelity["reasons"]))
+        verdict, reasons = result.fidelity["verdict"], result.fidelity["reasons"]
+        said.append(f"measured {found_ms} ms, {beyond_ms} ms beyond tau ({verdict}: {reasons})")
+    if all(taken):
+        pytest.skip(f"others took the processors in each of {TTFT_ATTEMPTS} tries: {'; '.join(said)}")
     raise AssertionError(f"expected {expected_ms} ms within {TOLERANCE:.0%}: " + "; ".join(said))
+
+
+def beyond_tau_ms(result: FabricResult, which: str) -> float:
+    """Median of what the reconfigurations of r1 (or r2) took beyond the delay; 0 where none was needed."""
+    windows = result.frames.circuits
+    switches = windows[windows["request"].str.startswith(which) & windows["needs_switch"]]
+    beyond_s = (switches["live_at_s"] - switches["dark_at_s"] - TAU_S).dropna()
+    return float(beyond_s.median() * 1e3) if len(beyond_s) else 0.0
 
 
 def circuits(prefills: int, decodes: int, transfer: str) -> list[str]:
@@ -125,7 +141,7 @@ def test_v2_another_circuit_stands_and_its_reconfiguration_is_hidden(
     def every_turn_switches(result: FabricResult) -> None:
         windows = result.frames.circuits
         assert windows.loc[windows["part"] != "tail", "needs_switch"].all()
-        assert ((windows["live_at_s"] - windows["dark_at_s"]).dropna() >= 0.025).all()
+        assert ((windows["live_at_s"] - windows["dark_at_s"]).dropna() >= TAU_S).all()
 
     options = circuits(1, 2, transfer)
     check(
@@ -138,7 +154,7 @@ def test_v3_two_requests_for_one_decode_take_turns(
     ledger: RunLedger, tmp_path: Path, transfer: str, r1_ms: float, r2_ms: float
 ) -> None:
     requests, options = turns(REPEATS, SPACING_S, (0.0, 30.0)), circuits(2, 1, transfer)
-    check(lambda: run(ledger, tmp_path, requests, 1, *options), {"r1": r1_ms, "r2": r2_ms})
+    check(lambda: run(ledger, tmp_path, requests, 1, *options), {"r1": r1_ms, "r2": r2_ms}, switched={"r2"})
 
 
 @pytest.mark.parametrize(

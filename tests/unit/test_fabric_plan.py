@@ -79,7 +79,6 @@ def test_a_controller_of_circuits_is_told_the_planes_and_of_packets_none():
     circuits = plan(1)
     told = circuits.controller(circuits.cluster(), unixctls={"plane0": "/x.ctl"}, log=Path("/log"))
     assert told["fabric"]["reconfiguration_s"] == 0.025
-    assert told["datapath"] == "netdev"
     assert set(told["planes"][0]["ports"]) == {"p0", "p1", "p2", "p3", "d0", "d1", "d2"}
     packets = plan(0)
     told = packets.controller(packets.cluster(), unixctls={}, log=Path("/log"))
