@@ -82,8 +82,10 @@ class Timetable:
 
     def extend(self, window: Window, end_s: float, now_s: float) -> None:
         """Keep a started window's circuit until `end_s` (shorter allowed, not before now); push those behind it."""
-        # however early the new end, a circuit still dark has to come up and carry its data
-        window.end_s = max(end_s, window.live_s + window.data_s if window.state == "dark" else now_s)
+        # However early the new end: a circuit still dark has to come up and carry its data, and a part that is live
+        # behind its request's first one comes after it.
+        waits = window.state == "dark" or window.start_s > now_s
+        window.end_s = max(end_s, window.live_s + window.data_s if waits else now_s)
         self._moved(window)
         self._push(self._followers(window), now_s)
 

@@ -50,7 +50,10 @@ class Driver:
             request_id = f"r{len(self.requests)}"
             self.requests.append(request_id)
             prefill = PREFILLS[pick % len(PREFILLS)]
-            self.core.admitted(demand(request_id, prefill, migrates=[True, False, None][pick % 3]), self.now_s)
+            # a head that takes longer to move than the prefill takes has its tail right behind it
+            head_bytes = [50_000_000, 150_000_000][pick % 2]
+            asked = demand(request_id, prefill, head_bytes, migrates=[True, False, None][pick % 3])
+            self.core.admitted(asked, self.now_s)
         elif self.requests:
             request_id = self.requests[-1 - pick % min(len(self.requests), 4)]
             try:
@@ -111,6 +114,7 @@ class Driver:
                 assert later.state == "booked" or (earlier.state == "live" and continues), "a port was given away early"
         for window in self.core.windows.values():
             if window.state in ("booked", "dark", "live"):
+                assert window.end_s >= window.start_s, "a window ends before it starts"
                 assert window.end_s - window.live_s >= window.data_s - 1e-9 or window.state == "live"
             if window.live_at_s is not None and window.dark_at_s is not None:
                 assert window.live_at_s - window.dark_at_s >= TAU_S - 1e-9
@@ -389,3 +393,22 @@ def test_nothing_is_booked_over_a_tail_that_is_live_behind_its_head():
     core.admitted(Demand("r1", "t", "", "p1", 1_000_000, 10_000, 125, 0.1, True), head.end_s - 0.004)
     core.prefill_started("r1", head.end_s + 0.1, head.end_s - 0.004)
     assert core.windows[2].start_s >= tail.end_s
+
+
+def test_a_prefill_that_ends_before_its_head_has_moved_leaves_the_tail_its_time():
+    """The tail is live along with the head, and a new prediction of the prefill's end lies before the head's."""
+    core = reservations("layerwise", commit="admission")
+    core.admitted(demand("r0", head_bytes=150_000_000), 0.0)
+    core.prefill_started("r0", 0.1, 0.0)
+    for window in core.due(0.0):
+        core.live(window.id, TAU_S)
+    core.due(TAU_S)
+    head, tail = core.windows.values()
+    assert (head.state, tail.state) == ("live", "live")
+    core.last_chunk_started("r0", 0.02, TAU_S)
+    assert tail.start_s >= head.end_s
+    assert tail.end_s == pytest.approx(tail.start_s + tail.data_s)
+    core.admitted(demand("r1", "p1"), TAU_S)
+    core.admitted(demand("r2", "p2"), TAU_S)
+    calendar = core.timetable.calendars[head.decode].windows
+    assert all(before.end_s <= after.start_s for before, after in zip(calendar, calendar[1:], strict=False))
