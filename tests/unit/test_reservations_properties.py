@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -411,4 +413,4 @@ def test_a_prefill_that_ends_before_its_head_has_moved_leaves_the_tail_its_time(
     core.admitted(demand("r1", "p1"), TAU_S)
     core.admitted(demand("r2", "p2"), TAU_S)
     calendar = core.timetable.calendars[head.decode].windows
-    assert all(before.end_s <= after.start_s for before, after in zip(calendar, calendar[1:], strict=False))
+    assert all(before.end_s <= after.start_s for before, after in itertools.pairwise(calendar))
