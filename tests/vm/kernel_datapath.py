@@ -80,7 +80,9 @@ def dark_time(scratch: Path) -> dict[str, Any]:
     import test_dark_time
     from circuit_switch import CircuitSwitch
 
-    # Frames a millisecond apart, which an emulated processor sends and receives, and time for some over each circuit.
+    # Frames a millisecond apart, which an emulated processor sends and receives, and time for some over each circuit;
+    # its only processor is not for the sender alone.
+    test_dark_time.IN_TIME = ()
     test_dark_time.ROUNDS, test_dark_time.PERIOD_S, test_dark_time.HOLD_S = ROUNDS, 0.001, 0.02
     switch = CircuitSwitch(
         scratch, test_dark_time.PREFILLS, test_dark_time.DECODES, test_dark_time.FABRIC, datapath=choose_datapath()
