@@ -1,8 +1,11 @@
 """The tiers: tests/unit (pure), tests/openflow (fake flow tables), tests/packets (root, real packets), tests/vm (whole
 machines)."""
 
+import contextlib
 import os
+import signal
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,6 +16,18 @@ TIERS = ("unit", "openflow", "packets", "vm")
 # Deadlines measure the machine, not the code, and this suite runs beside others on two cores.
 settings.register_profile("heliograph", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("heliograph")
+
+
+def _ended(number: int, frame: FrameType | None) -> None:
+    """As Ctrl-C, so that every fixture tears down; once, so that a second one does not end the tear-down."""
+    # not SIG_IGN, which what the tear-down starts would inherit
+    signal.signal(number, lambda *_: None)
+    raise KeyboardInterrupt
+
+
+def pytest_configure() -> None:
+    with contextlib.suppress(ValueError):  # not in the main thread: whoever started that has a handler of its own
+        signal.signal(signal.SIGTERM, _ended)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

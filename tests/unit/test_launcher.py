@@ -198,9 +198,9 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_a_machines_tier_that_is_told_to_end_tears_its_fixtures_down_once(tmp_path: Path) -> None:
-    """By the tier's own conftest, told twice."""
-    shutil.copy(ROOT / "tests/vm/conftest.py", tmp_path)
+def test_a_tier_that_is_told_to_end_tears_its_fixtures_down_once(tmp_path: Path) -> None:
+    """By the tiers' own conftest, told twice."""
+    shutil.copy(ROOT / "tests/conftest.py", tmp_path)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     said = tmp_path / "said"
     (tmp_path / "test_it.py").write_text(

@@ -1,26 +1,11 @@
-"""Machines of this tier: how a booted one is asked, and that what ends the tier from outside ends it in order."""
+"""Machines of this tier: how a booted one is asked."""
 
-import contextlib
 import json
-import signal
-from types import FrameType
 from typing import Any
 
 import pytest
 
 from scripts.vm.boot import CannotBoot, boot
-
-
-def _ended(number: int, frame: FrameType | None) -> None:
-    """As Ctrl-C, so that every fixture tears down; once, so that a second one does not end the tear-down."""
-    # not SIG_IGN, which what the tear-down starts would inherit
-    signal.signal(number, lambda *_: None)
-    raise KeyboardInterrupt
-
-
-def pytest_configure() -> None:
-    with contextlib.suppress(ValueError):  # not in the main thread: whoever started that has a handler of its own
-        signal.signal(signal.SIGTERM, _ended)
 
 
 @pytest.fixture(scope="module")
