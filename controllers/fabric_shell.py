@@ -19,6 +19,7 @@ from controllers.demand import Demand, EventError, FabricController, Placement
 from controllers.event_log import EventLog
 from controllers.grants import GrantStream, GrantStreams
 from controllers.metrics import Metrics
+from controllers.plugin import PluginFault
 from controllers.purge import UnixctlError
 from controllers.reconfiguration import Switches
 from controllers.reservations import Reservations
@@ -44,6 +45,12 @@ class Conflict(EventError):
     status = 409
 
 
+class Faulted(EventError):
+    """A plug-in has failed: nothing is decided any more."""
+
+    status = 503
+
+
 class FabricShell:
     """One fabric's controller, before and while the run clock runs."""
 
@@ -59,6 +66,7 @@ class FabricShell:
         self.config = config
         self.metrics = metrics
         self.fault: str | None = None
+        self._plugin_fault: PluginFault | None = None
         self.clock: RunClock | None = None
         self.grants = GrantStreams(self.now_s, deserted=self._sender_lost)
         self._core = core
@@ -254,9 +262,17 @@ class FabricShell:
                 self._keeper.advance()
 
     def _checked(self, decide: Callable[[float], Answer], now_s: float) -> Answer:
-        """A decision; raises PluginFault where a plug-in fails, takes too long or names no decode instance."""
+        """A decision; raises PluginFault where a plug-in fails, takes too long or names no decode instance, and Faulted
+        once one has."""
+        # asked again, a plug-in that never returns would keep the controller from telling anybody
+        if self._plugin_fault is not None:
+            raise Faulted(f"nothing is decided any more: {self._plugin_fault}")
         fabric = self.config.fabric
-        return decided(decide, now_s, fabric.commit, fabric.decode_choice, self.config.decodes, limit_s=LIMIT_S)
+        try:
+            return decided(decide, now_s, fabric.commit, fabric.decode_choice, self.config.decodes, limit_s=LIMIT_S)
+        except PluginFault as error:
+            self._plugin_fault = error
+            raise
 
 
 def _check_prediction(predicted_end_s: float, at_s: float) -> None:

@@ -14,6 +14,7 @@ from ryu.lib import hub
 
 from controllers import fabric_shell
 from controllers.demand import Demand
+from controllers.fabric_shell import Faulted
 from controllers.plugin import PluginFault
 from tests.openflow.fabric import Fabric
 
@@ -153,6 +154,17 @@ def test_a_plugin_that_fails_is_named_with_its_traceback_and_never_hangs(
         assert time.monotonic() - began_s < 30  # they would take a minute, or for ever
         for text in [*says, f"{plugins}:{name}"]:
             assert text in str(fault.value)
+
+
+def test_a_plugin_that_failed_is_not_asked_again(tmp_path: Path, plugins: str) -> None:
+    with Connected(tmp_path, decode_choice=f"{plugins}:Computes") as fabric:
+        with pytest.raises(PluginFault):
+            fabric.ask("r0", "p0")
+        began_s = time.monotonic()
+        for number in range(1, 20):
+            with pytest.raises(Faulted, match="nothing is decided any more: .*Computes took longer"):
+                fabric.ask(f"r{number}", "p1")
+        assert time.monotonic() - began_s < 2, "at 0.2 s each it would take 4 s, and the run would call it frozen"
 
 
 def test_a_commit_rule_that_fails_where_a_sender_has_died_is_a_fault_of_the_run(
