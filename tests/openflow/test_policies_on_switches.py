@@ -162,7 +162,7 @@ def test_a_plugin_that_failed_is_not_asked_again(tmp_path: Path, plugins: str) -
             fabric.ask("r0", "p0")
         began_s = time.monotonic()
         for number in range(1, 20):
-            with pytest.raises(Faulted, match="nothing is decided any more: .*Computes took longer"):
+            with pytest.raises(Faulted, match=r"nothing is decided any more: .*Computes took longer"):
                 fabric.ask(f"r{number}", "p1")
         assert time.monotonic() - began_s < 2, "at 0.2 s each it would take 4 s, and the run would call it frozen"
 

@@ -4,9 +4,11 @@ import math
 
 import pytest
 
+from workloads import drafts
 from workloads.arrivals import arrivals, owned_instances, requests
 from workloads.prefill import TIMINGS
 from workloads.tenants import TenantSpec, migrates
+from workloads.traces import formats
 
 H100 = TIMINGS["h100-tp4"]
 AGENTIC = TenantSpec("agentic", "synthetic-agentic", share=1.0, load=0.6, profile="tracelab")
@@ -159,3 +161,26 @@ def test_shares_that_do_not_add_up_to_one_are_refused(values):
 def test_tenants_that_cannot_be_served_are_refused(tenant, message):
     with pytest.raises(ValueError, match=message):
         run([tenant])
+
+
+def test_a_trace_is_read_once_however_often_its_requests_are_wanted_and_anew_once_it_has_changed(tmp_path, monkeypatch):
+    path = tmp_path / "trace.csv"
+    rows = [
+        f"2023-11-16 18:15:{second:02d}.{part}000000,{100 + second},5" for second in range(60) for part in range(10)
+    ]
+    path.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows, ""]))
+    opened = []
+    monkeypatch.setattr(drafts, "open_trace", lambda *at, **how: opened.append(at) or formats.open_trace(*at, **how))
+    tenant = TenantSpec("azure", "azure", load=0.5, path=str(path))
+    first, passes = run([tenant], window_s=4.0, warmup_s=1.0), len(opened)
+    assert first.requests
+    first.requests.clear()  # whoever changes what was asked for changes it for nobody else
+    again = run([tenant], window_s=4.0, warmup_s=1.0)
+    assert (len(opened), len(again.requests)) == (
+        passes,
+        sum(r.measured_requests + r.warmup_requests for r in again.reports),
+    )
+    path.write_text(path.read_text().replace(",5\n", ",7\n").replace(",1", ",2"))
+    longer = run([tenant], window_s=4.0, warmup_s=1.0)
+    assert len(opened) == 2 * passes
+    assert [r.new_tokens for r in longer.requests] != [r.new_tokens for r in again.requests]

@@ -81,9 +81,9 @@ def without_arrivals(path: Path) -> Iterator[Entry]:
         yield from from_first(calls)
 
 
-def _columns(head: bytes) -> set[str]:
+def _columns(head: bytes) -> frozenset[str]:
     columns = csv_columns(head)
-    return columns if columns >= set(_COLUMNS) else set()
+    return columns if columns >= set(_COLUMNS) else frozenset()
 
 
 FORMAT: Final = Format(

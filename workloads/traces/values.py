@@ -110,7 +110,7 @@ def blocks(
 ) -> list[int | str]:
     """The opaque ids of a prompt's blocks. With `partial`, the last block may be partial and has an id too: there are
     ceil(input / block) of them; without, only full blocks have one."""
-    if not isinstance(value, list) or any(isinstance(i, bool) or not isinstance(i, int | str) for i in value):
+    if not isinstance(value, list) or not {int, str}.issuperset(map(type, value)):  # a bool is an int, but not here
         raise TraceError(path, line, "hash_ids is no list of integers or strings (a float would have lost digits)")
     count = -(-input_tokens // block_tokens) if partial else input_tokens // block_tokens
     if count != len(value):
