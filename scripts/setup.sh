@@ -133,7 +133,9 @@ make_venv() { # python
 pip() { "$here/.venv/bin/python" -m pip install --progress-bar off -c "$here/constraints.txt" "$@"; }
 
 install_packages() { # without build isolation every source package builds with the pinned tools, and Ryu with its shim
-  PYTHONPATH="$here/scripts/ryu_build" pip --no-build-isolation -r "$here/requirements.txt"
+  # pip would compile on one processor; a file that does not compile is a template
+  PYTHONPATH="$here/scripts/ryu_build" pip --no-compile --no-build-isolation -r "$here/requirements.txt"
+  "$here/.venv/bin/python" -W ignore -m compileall -qq -j 0 "$here/.venv/lib" || true
 }
 
 check_venv() {

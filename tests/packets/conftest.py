@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     make it false once; a fault of the project makes it false three times.
     """
     for item in items:
-        if item.path.parent == Path(__file__).parent:
+        if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.flaky(reruns=RERUNS, reruns_delay=5, rerun_except=Hang.__name__))
 
 

@@ -1,4 +1,4 @@
-"""Every commit policy, a user's own among them, over real packets; two instances a node; a delay injected."""
+"""The timelines of every commit policy over real packets; two instances a node; a delay injected."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
 import pytest
-from test_timelines import DEMO, REPEATS, SPACING_S, check, circuits, run, turns, without_noise
+from test_timelines import DEMO, REPEATS, SPACING_S, check, circuits, measure, run, turns
 
 from emulation.fabric_plan import FabricPlan
 from emulation.fabric_run import FabricResult, FabricRun
@@ -19,29 +18,13 @@ from results.accounting import port_occupancy
 from workloads.request import Request
 
 EXPERIMENTS = DEMO.parent
-OWN_RULE = "experiments.plugins.at_prefill_start:AtPrefillStart"
-OWN_CHOICE = "experiments.plugins.stickiest:Stickiest"
 KV_RATE, TOKEN_BYTES = 45e9, 81_920
-ENDED = {"released", "refused", "expired"}
-
-
-def measure(ledger: RunLedger, logs: Path, requests: Sequence[Request], *overrides: str) -> FabricResult:
-    """The demo's circuit fabric with these changes; how it ends is for the test to judge."""
-    experiment = load(DEMO, overrides)
-    plan = FabricPlan(experiment, experiment.fabrics[1], 1, tuple(requests))
-
-    def once() -> FabricResult:
-        return FabricRun(
-            plan, ledger, choose_datapath(), report=lambda step: None, progress=lambda *state: None, keep_logs=logs
-        ).run()
-
-    return without_noise(once)
 
 
 def commit(policy: str) -> list[str]:
-    """A user's own rule comes with a user's own choice of the decode."""
-    choices = {"none": ["fabrics.1.decode_choice=least-loaded"], OWN_RULE: [f"fabrics.1.decode_choice={OWN_CHOICE}"]}
-    return [*choices.get(policy, []), f"fabrics.1.commit={policy}"]
+    """Without reservation, the decode is chosen by load."""
+    by_load = ["fabrics.1.decode_choice=least-loaded"] if policy == "none" else []
+    return [*by_load, f"fabrics.1.commit={policy}"]
 
 
 def mispredicted(requests: Sequence[Request], factor: float) -> list[Request]:
@@ -89,68 +72,6 @@ def test_v5_a_prefill_that_ends_early_starts_its_transfer_early(
     # predicted to take a fifth longer than it does: gated by the prediction it would be 38 ms later
     early, options = mispredicted(turns(REPEATS, SPACING_S), 1.2), circuits(1, 1, transfer)
     check(lambda: run(ledger, tmp_path, early, 1, *options), {"r1": expected_ms})
-
-
-# -- every policy under load ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("transfer", ["pull", "layerwise"])
-@pytest.mark.parametrize("policy", ["last-chunk", "admission", "none", OWN_RULE])
-def test_every_policy_serves_a_burst_with_wrong_predictions_and_leaves_no_window_open(
-    ledger: RunLedger, tmp_path: Path, policy: str, transfer: str
-) -> None:
-    offsets_ms = [0.0, 10.0, 25.0, 60.0, 75.0, 130.0]
-    burst = [
-        dataclasses.replace(request, prediction_factor=factor)
-        for request, factor in zip(turns(2, 1.5, offsets_ms), [0.8, 1.3, 1.0, 0.9, 1.1, 1.6] * 2, strict=True)
-    ]
-    options = ["cluster.prefill_instances=3", "cluster.decode_instances=2", f"transfer={transfer}", *commit(policy)]
-    result = measure(ledger, tmp_path, burst, *options)
-    assert result.failure is None
-    frames = result.frames
-    assert set(frames.requests["status"]) == {"completed"}
-    assert not frames.inconsistencies
-    assert set(frames.circuits["state"]) <= ENDED
-    live = frames.circuits.dropna(subset=["dark_at_s", "live_at_s"])
-    assert len(live)
-    assert (live["live_at_s"] - live["dark_at_s"] >= 0.025).all()
-    _no_two_circuits_on_a_port(frames.circuits)
-
-
-def _no_two_circuits_on_a_port(windows: pd.DataFrame) -> None:
-    started = windows.assign(
-        begin_s=windows["dark_at_s"].fillna(windows["live_at_s"]), pair=windows["prefill"] + windows["decode"]
-    ).dropna(subset=["begin_s", "released_at_s"])
-    for role in ("prefill", "decode"):
-        for _, of_port in started.sort_values("begin_s").groupby(role):
-            held_until_s, pair = 0.0, ""
-            for row in of_port.to_dict("records"):
-                assert row["pair"] == pair or row["begin_s"] >= held_until_s - 1e-6, row
-                held_until_s, pair = max(held_until_s, row["released_at_s"]), row["pair"]
-
-
-# -- plug-ins that fail --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("override", "says"),
-    [
-        ("fabrics.1.decode_choice=failing_plugins:Forever", ["took longer than 2 s", "while True"]),
-        ("fabrics.1.decode_choice=failing_plugins:Nowhere", ["returned 'd99'"]),
-        ("fabrics.1.commit=failing_plugins:Broken", ["AttributeError", "no_such_attribute"]),
-    ],
-)
-def test_a_plugin_that_fails_ends_the_run_with_its_name_and_the_place(
-    ledger: RunLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: str, says: list[str]
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    result = measure(ledger, tmp_path, turns(20, SPACING_S), override)
-    assert result.timings_s["run"] < 15, "it did not wait for the other requests"
-    assert result.failure is not None
-    for text in ["failing_plugins:", *says]:
-        assert text in result.failure
-    assert result.fidelity["verdict"] == "invalid"
-    assert len(result.frames.requests) == 20, "every offered request is accounted for"
 
 
 # -- planes --------------------------------------------------------------------------------------------------------

@@ -133,12 +133,14 @@ def test_test_runs_pytest_in_the_checkout_on_the_tests_it_is_given(ready: Checko
 
 def test_test_runs_each_tier_in_a_process_of_its_own(ready: Checkout, tmp_path: Path) -> None:
     (ready.path / "pytest.py").write_text(CLI.replace("'cli'", "'pytest'"))
+    processors = len(os.sched_getaffinity(0))
     assert ready.run("test", "-k", "a or b", cwd=tmp_path).stdout.splitlines() == [
         f"pytest {ready.path} tests/openflow -k a or b",
-        f"pytest {ready.path} tests/unit --numprocesses=logical -k a or b",
+        f"pytest {ready.path} tests/unit --numprocesses={processors * 3 // 2} --dist=worksteal -k a or b",
+        f"pytest {ready.path} tests/packets/shared --numprocesses=2 --dist=loadfile --no-loadscope-reorder -k a or b",
         f"pytest {ready.path} tests/vm --numprocesses=2 --dist=loadfile --no-loadscope-reorder -k a or b",
         f"pytest {ready.path} tests/benchmarks -k a or b",
-        f"pytest {ready.path} tests/packets -k a or b",
+        f"pytest {ready.path} tests/packets --ignore=tests/packets/shared -k a or b",
     ]
 
 
@@ -230,14 +232,14 @@ def test_a_tier_that_is_told_to_end_tears_its_fixtures_down_once(tmp_path: Path)
     assert said.read_text() == "runs torn down"
 
 
-@pytest.mark.parametrize("tier", ["tests/vm", "tests/unit", "tests/packets"])
+@pytest.mark.parametrize("tier", ["tests/vm", "tests/unit", "tests/packets/shared", "tests/packets"])
 def test_a_tier_that_fails_fails_the_tests(ready: Checkout, tmp_path: Path, tier: str) -> None:
     (ready.path / "pytest.py").write_text(
         f"import sys; print('tests said'); sys.exit(4 if {tier!r} in sys.argv else 0)"
     )
     done = ready.run("test", cwd=tmp_path)
     assert done.returncode == 4
-    assert done.stdout.count("tests said") == 5
+    assert done.stdout.count("tests said") == 6
 
 
 @pytest.mark.parametrize(("status", "expected"), [(1, 1), (2, 2), (5, 0)])

@@ -11,7 +11,7 @@ from namespaces import inside
 
 from emulation.ovs import OpenVSwitch
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LOAD = """
 import sys
 from mininet.net import Mininet

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 EXPERIMENT = ROOT / "experiments" / "datapaths.yaml"
 CIRCUITS = "fabrics=[{name: ocs-25ms, kind: ocs, reconfiguration_ms: 25, reuse: false, decode_choice: round-robin}]"
 #: Seven requests: fifteen would give a median that the summary states, and take twice as long.
