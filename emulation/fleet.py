@@ -259,7 +259,7 @@ class Fleet:
             self.clock_readings.setdefault(agent, []).append((message["monotonic_s"], message["run_s"]))
 
     def _write(self, message: Mapping[str, Any]) -> None:
-        """Raises FleetError where the zygote takes nothing, OSError where it is gone."""
+        """Raises FleetError where the zygote takes nothing or is gone."""
         assert self._zygote is not None
         assert self._zygote.stdin is not None
         pipe = self._zygote.stdin.fileno()
@@ -270,7 +270,10 @@ class Fleet:
                 raise FleetError(
                     f"the parent of the agents has taken no command for {WRITE_TIMEOUT_S:g} s: it is frozen"
                 )
-            left = left[os.write(pipe, left) :]
+            try:
+                left = left[os.write(pipe, left) :]
+            except BrokenPipeError as error:
+                raise FleetError(self._died({"type": "closed"})) from error
 
     def _read(self) -> None:
         assert self._zygote is not None

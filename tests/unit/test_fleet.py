@@ -96,6 +96,15 @@ def test_a_frozen_parent_silences_all_and_takes_no_commands(fleet, monkeypatch) 
     assert time.monotonic() - began_s < 30
 
 
+def test_a_command_to_a_parent_that_is_gone_says_so(fleet) -> None:
+    agents, started = fleet
+    os.kill(started.pid, signal.SIGKILL)
+    while agents.zygote_pid is not None:  # its end of the pipe is closed when it has died, not when it is told to
+        time.sleep(0.01)
+    with pytest.raises(FleetError, match="the parent of the agents ended"):
+        agents.broadcast({"command": "nothing"})
+
+
 def test_a_run_that_was_stopped_itself_blames_nobody(fleet, monkeypatch) -> None:
     """As after Ctrl-Z and fg: everything heard is old, and what was said meanwhile is read in a moment."""
     agents, _ = fleet

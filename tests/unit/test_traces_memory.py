@@ -19,8 +19,9 @@ LIMIT_BYTES, GIGABYTE_MB = 200e6, 1_000
 FULL_MB = int(os.environ.get("HELIOGRAPH_TRACE_MEGABYTES", "0"))
 COMPRESSIONS = ("plain", "gzip", "zstd")
 #: Megabytes of the two files: behind the first, what a reader makes once is there, at 65,536 rows at the latest.
-LONG_ROWS_MB, SHORT_ROWS_MB = (1, 12), (5, 15)
-LONG_ROWS = {"mooncake", "bailian", "tracelab-rounds", "agentx"}
+LONG_ROWS_MB, SHORT_ROWS_MB, SHORTEST_ROWS_MB = (1, 12), (5, 15), (3, 9)
+SIZES_MB = dict.fromkeys(("mooncake", "bailian", "tracelab-rounds", "agentx"), LONG_ROWS_MB)
+SIZES_MB |= dict.fromkeys(("tracelab", "vidur", "vidur-lengths", "splitwise"), SHORTEST_ROWS_MB)  # 31,000 a megabyte
 PEAKS = """\
 import sys
 from workloads.traces.formats import open_trace
@@ -51,7 +52,7 @@ def test_a_gigabyte_is_read_in_under_200_megabytes(tmp_path: Path, kind: str, co
         print(f"{kind} {compression}: {FULL_MB} MB, {rows:,} rows, {peak_bytes / 1e6:.1f} MB")
         assert peak_bytes < LIMIT_BYTES
         return
-    sizes_mb = LONG_ROWS_MB if kind in LONG_ROWS else SHORT_ROWS_MB
+    sizes_mb = SIZES_MB.get(kind, SHORT_ROWS_MB)
     small, big = (large_traces.write(tmp_path / str(size), kind, size, compression) for size in sizes_mb)
     (few, before_bytes), (many, after_bytes) = peaks(small, big)
     assert many > 2 * few
