@@ -9,6 +9,7 @@ from types import FrameType
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.workermanage import NodeManager
 
 TESTS = Path(__file__).parent
 TIERS = ("unit", "openflow", "packets", "vm")
@@ -26,6 +27,8 @@ def _ended(number: int, frame: FrameType | None) -> None:
 
 
 def pytest_configure() -> None:
+    # Workers are killed after 10 s otherwise, in the middle of a tear-down: a drill's run may take that long to end.
+    NodeManager.EXIT_TIMEOUT = 60
     with contextlib.suppress(ValueError):  # not in the main thread: whoever started that has a handler of its own
         signal.signal(signal.SIGTERM, _ended)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 
 SLEEPS, SLEEP_S = 300, 0.001
-#: Of the 95th percentile; a quiet machine stays below 0.2 ms.
+#: Of the 95th percentile. Measured on two idle cores: 0.13 ms in a good moment, 0.7 to 5 ms in an hour in which links
+#: carried 0.55 to 0.92 of their rate.
 LATE_S = 0.0005
 PAUSE_S = 5.0
 

@@ -200,20 +200,25 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_a_tier_that_is_told_to_end_tears_its_fixtures_down_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("workers", "tear_down_s"), [(0, 0), (1, 8)])  # xdist interrupts after 5 s, and kills after 10
+def test_a_tier_that_is_told_to_end_tears_its_fixtures_down_once(
+    tmp_path: Path, workers: int, tear_down_s: float
+) -> None:
     """By the tiers' own conftest, told twice."""
     shutil.copy(ROOT / "tests/conftest.py", tmp_path)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     said = tmp_path / "said"
     (tmp_path / "test_it.py").write_text(
         textwrap.dedent(f"""\
-        import os, pathlib, pytest, signal, subprocess
+        import os, pathlib, pytest, signal, subprocess, time
         said = pathlib.Path({str(said)!r})
 
         @pytest.fixture
         def machine():
             yield
-            os.kill(os.getpid(), signal.SIGTERM)
+            if not {workers}:  # a worker is interrupted, and not told to end
+                os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep({tear_down_s})
             said.write_text(said.read_text() + " torn down")
 
         def test_it(machine):
@@ -222,7 +227,7 @@ def test_a_tier_that_is_told_to_end_tears_its_fixtures_down_once(tmp_path: Path)
             said.write_text("went on")
         """)
     )
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--numprocesses={workers}", str(tmp_path)]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, env=env) as running:
         until(said.exists)

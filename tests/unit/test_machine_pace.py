@@ -31,5 +31,8 @@ def test_patience_is_for_all_tests_together(clock: list[float]) -> None:
     assert patience.late_s() == 0.005, "it has no patience left"
 
 
-def test_lateness_is_measured_on_this_machine() -> None:
-    assert 0 < machine_pace.wakes_late_by_s() < 1
+def test_lateness_is_what_one_sleep_in_twenty_takes_beyond_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, late_s = [0.0], [0.004] * 20 + [0.0001] * 280  # a fifteenth of them late
+    monkeypatch.setattr(machine_pace.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(machine_pace.time, "sleep", lambda s: now.__setitem__(0, now[0] + s + late_s.pop()))
+    assert machine_pace.wakes_late_by_s() == pytest.approx(0.004)
