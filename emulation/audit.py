@@ -124,15 +124,18 @@ class _Flow:
         return fresh
 
 
-def new_bytes(segments: Iterable[Segment]) -> tuple[int, int]:
-    """(bytes seen for the first time, bytes seen again), over any number of connections."""
-    fresh = again = 0
+def new_bytes(segments: Iterable[Segment]) -> tuple[list[Segment], int, int]:
+    """(segments with a byte that is seen for the first time, such bytes, bytes seen again), over any number of
+    connections."""
+    bringing, fresh, again = [], 0, 0
     flows: dict[tuple[str, int, str], _Flow] = {}
     for segment in segments:
         key = (segment.source, segment.source_port, segment.destination)
         new = flows.setdefault(key, _Flow(segment.sequence)).take(segment.sequence, segment.payload_bytes)
+        if new:
+            bringing.append(segment)
         fresh, again = fresh + new, again + segment.payload_bytes - new
-    return fresh, again
+    return bringing, fresh, again
 
 
 def audit_circuits(
@@ -160,7 +163,11 @@ def audit_circuits(
             windows[event["window"]] = event
         elif event.get("event") == "switch":
             _check_dark(found, event, windows[event["window"]], by_address, addresses, tau_s)
-    found.payload_bytes, found.retransmitted_bytes = new_bytes(segments)
+    bringing, found.payload_bytes, found.retransmitted_bytes = new_bytes(segments)
+    # A receiver sees nothing of a segment sent again in vain, which may come long after the transfer whose it is.
+    delivered: dict[tuple[str, str], list[Segment]] = defaultdict(list)
+    for segment in bringing:
+        delivered[segment.source, segment.destination].append(segment)
     rows = list(transfers)
     asked = sum(int(row["emulated_bytes"]) for row in rows)
     more = f", and at most {unfinished_bytes} by transfers that did not end" if unfinished_bytes else ""
@@ -169,8 +176,8 @@ def audit_circuits(
         found.violations.append(sums)
     elif found.payload_bytes < asked:
         found.missed(sums)
-    _check_first_bytes(found, rows, by_address, addresses, BYTE_TOLERANCE_S / time_dilation)
-    _check_last_bytes(found, rows, by_address, addresses, BYTE_TOLERANCE_S / time_dilation)
+    _check_first_bytes(found, rows, delivered, addresses, BYTE_TOLERANCE_S / time_dilation)
+    _check_last_bytes(found, rows, delivered, addresses, BYTE_TOLERANCE_S / time_dilation)
     return found
 
 
@@ -210,7 +217,7 @@ def _check_dark(
 def _check_first_bytes(
     found: Audit,
     transfers: Sequence[Mapping[str, Any]],
-    by_address: Mapping[str, Sequence[Segment]],
+    delivered: Mapping[tuple[str, str], Sequence[Segment]],
     addresses: Mapping[str, Sequence[str]],
     tolerance_s: float,
 ) -> None:
@@ -226,9 +233,8 @@ def _check_first_bytes(
         port = row["source_port"]  # missing where the sender's record is
         seen = [
             s
-            for s in by_address.get(destination, ())
-            if s.source == source
-            and before_s < s.at_s <= first_s
+            for s in delivered.get((source, destination), ())
+            if before_s < s.at_s <= first_s
             and (s.source_port == port or not isinstance(port, Integral))
         ]
         if seen:
@@ -245,14 +251,14 @@ def _check_first_bytes(
 def _check_last_bytes(
     found: Audit,
     transfers: Sequence[Mapping[str, Any]],
-    by_address: Mapping[str, Sequence[Segment]],
+    delivered: Mapping[tuple[str, str], Sequence[Segment]],
     addresses: Mapping[str, Sequence[str]],
     tolerance_s: float,
 ) -> None:
     for row in transfers:
         rank = int(row["rank"])
         source, destination = addresses[row["prefill"]][rank], addresses[row["decode"]][rank]
-        seen = [s for s in by_address.get(destination, ()) if s.source == source and s.at_s <= row["last_byte_s"]]
+        seen = [s for s in delivered.get((source, destination), ()) if s.at_s <= row["last_byte_s"]]
         if not seen:
             found.missed(f"transfer {row['request']} rank {rank}: none of its packets was captured")
             continue
@@ -280,7 +286,7 @@ def audit_paths(
         found.packets += len(captured)
         for segment in captured:
             taken[segment.source, segment.source_port, segment.destination].setdefault(uplink, segment)
-        fresh, again = new_bytes(captured)
+        _, fresh, again = new_bytes(captured)
         found.payload_bytes, found.retransmitted_bytes = found.payload_bytes + fresh, found.retransmitted_bytes + again
     for row in transfers:
         rank, port, recorded = int(row["rank"]), row["source_port"], row["uplink"]

@@ -32,8 +32,9 @@ ROUTER_SYSCTLS = COMMON_SYSCTLS | {
 }
 # Congestion control is not here: a namespace may only default to what the machine allows everyone, so each socket
 # sets its own. tcp_tw_reuse: a source port chosen for its uplink may be used again by the same pair a second later
-# instead of a minute.
+# instead of a minute. ip_forward: a namespace starts with the machine's, which is on where containers or machines run.
 HOST_SYSCTLS = COMMON_SYSCTLS | {
+    "net.ipv4.ip_forward": "0",
     "net.ipv4.tcp_slow_start_after_idle": "0",
     "net.ipv4.tcp_no_metrics_save": "1",
     "net.ipv4.tcp_tw_reuse": "1",

@@ -134,7 +134,9 @@ def test_a_hole_that_is_filled_later_counts_once_and_sequence_numbers_may_wrap()
     wrap = (1 << 32) - 1500
     order = [0, 2, 1, 1, 3]
     segments = [segment(i, i, (wrap + 1000 * index) % (1 << 32)) for i, index in enumerate(order)]
-    assert new_bytes(segments) == (4000, 1000)
+    bringing, fresh, again = new_bytes(segments)
+    assert (fresh, again) == (4000, 1000)
+    assert [each.number for each in bringing] == [0, 1, 2, 4]
 
 
 def test_a_first_byte_recorded_long_after_its_packet_or_before_it_is_a_violation():
@@ -151,6 +153,18 @@ def test_the_next_transfer_of_a_connection_begins_after_the_one_before_it():
     assert circuits([*DATA, *again], transfers=[second, TRANSFER]).violations == []
     taking_turns = second | {"first_byte_s": LIVE_S + 0.0052}  # a layer-wise tail behind the next one's head
     assert circuits([*DATA, *again], transfers=[taking_turns, TRANSFER]).violations == []
+
+
+def test_what_is_sent_again_in_vain_between_two_transfers_of_a_connection_is_none_of_the_next_ones():
+    vain = dataclasses.replace(DATA[9], number=50, at_s=LIVE_S + 0.03)
+    again = [segment(60 + n, LIVE_S + 0.1 + 0.001 * n, DATA[9].sequence + 1000 * (1 + n)) for n in range(10)]
+    second = TRANSFER | {"request": "b", "first_byte_s": LIVE_S + 0.1002, "last_byte_s": LIVE_S + 0.1092}
+    found = circuits([*DATA, vain, *again], transfers=[second, TRANSFER])
+    assert (found.violations, found.retransmitted_bytes) == ([], 1000)
+    vain_after = dataclasses.replace(vain, at_s=LIVE_S + 0.15)
+    late = [TRANSFER, second | {"last_byte_s": LIVE_S + 0.16}]
+    (violation,) = circuits([*DATA, *again, vain_after], transfers=late).violations
+    assert "its last packet (packet 69 of" in violation
 
 
 def test_a_last_byte_recorded_long_after_its_packet_is_a_violation():
