@@ -234,8 +234,7 @@ def _check_first_bytes(
         seen = [
             s
             for s in delivered.get((source, destination), ())
-            if before_s < s.at_s <= first_s
-            and (s.source_port == port or not isinstance(port, Integral))
+            if before_s < s.at_s <= first_s and (s.source_port == port or not isinstance(port, Integral))
         ]
         if seen:
             found.byte_delay_s.append(first_s - seen[0].at_s)

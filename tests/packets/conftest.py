@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
-from machine_pace import Patience
+from machine_pace import Patience, Ticks, unfit
 
 from emulation.ledger import RunLedger
 from emulation.testbed import Testbed
@@ -20,8 +20,9 @@ MakeTestbed = Callable[..., Testbed]
 RERUNS = 2
 #: A test, its set-up or its tear-down is ended after so long, and not tried again; the longest takes a fifth of it.
 HANG_S = 600
-
-
+#: Of a failure that is no finding, for the summary.
+SAID_CHARACTERS = 300
+LOOKS = 8
 #: Seconds of a session that tests which failed may wait for a machine that keeps time.
 PATIENCE = Patience(300.0)
 
@@ -44,20 +45,30 @@ def _ended_in_time(what: str) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@contextlib.contextmanager
+def _on_a_machine_that_keeps_time(item: pytest.Item) -> Iterator[None]:
+    """What failed for the last time while the machine did not keep time is no finding: it is skipped and says why."""
+    since = Ticks.now()
+    try:
+        yield
+    except (Exception, pytest.fail.Exception) as error:
+        last = getattr(item, "execution_count", 1) > RERUNS
+        if isinstance(error, Hang) or not last or (reason := unfit(since, looks=LOOKS)) is None:
+            raise
+        pytest.skip(f"failed {RERUNS + 1} times; {reason}. It said: {str(error)[:SAID_CHARACTERS]}")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
-    # 1 is the first try: only what failed asks whether this is a place to measure
-    if getattr(item, "execution_count", 1) > 1 and (late_s := PATIENCE.late_s()) is not None:
-        pytest.skip(
-            f"failed, and this machine wakes programs {1e3 * late_s:.1f} ms late (p95), with nothing of ours on it"
-        )
-    with _ended_in_time(f"the set-up of {item.name}"):
+    if getattr(item, "execution_count", 1) > 1:  # 1 is the first try: only what failed asks for a place to measure
+        PATIENCE.wait()
+    with _on_a_machine_that_keeps_time(item), _ended_in_time(f"the set-up of {item.name}"):
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    with _ended_in_time(item.name):
+    with _on_a_machine_that_keeps_time(item), _ended_in_time(item.name):
         return (yield)
 
 
@@ -72,7 +83,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     What a test here asserts is true of a machine that keeps up with its links. Processors that others take for a moment
     make it false once; a fault of the project makes it false three times. Between them the machine gets time to come to
-    itself (`machine_pace.py`), and where it does not, the test is skipped and says so.
+    itself, and where it did not keep time (`machine_pace.py`), the test is skipped and says so.
     """
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
