@@ -182,6 +182,12 @@ class Run:
         self.lane.note()
         self.lane.server.order(signal=number)
 
+    def where(self) -> str:
+        """What it has said, and where each of its threads is now."""
+        self.signal(signal.SIGUSR1)
+        time.sleep(1.0)
+        return f"{self.said()}\nparts: {self.lane.parts()}"
+
     def over(self, timeout_s: float = 0.0) -> bool:
         if self.status is None:
             self.status = self.lane.server.read("status", timeout_s)
@@ -196,7 +202,7 @@ class Run:
                 if LINK_OFF in self.said():
                     raise MachineBusy(self.said()[-600:])
                 raise AssertionError(f"over, without {what}:\n{self.said()}")
-            assert time.monotonic() < deadline_s, f"no {what} in:\n{self.said()}"
+            assert time.monotonic() < deadline_s, f"no {what} in:\n{self.where()}"
             time.sleep(period_s)
         self.lane.note()
         return found
@@ -241,7 +247,7 @@ class Run:
         if not self.over(timeout_s):
             spare_s = idle_s() - idle
             if spare_s > IDLE_SHARE * timeout_s or not self.over(PATIENCE_S):
-                raise AssertionError(f"not over within {timeout_s:g} s, {spare_s:.1f} s idle:\n{self.said()}")
+                raise AssertionError(f"not over within {timeout_s:g} s, {spare_s:.1f} s idle:\n{self.where()}")
         assert self.status is not None
         if self.status and LINK_OFF in self.said():
             raise MachineBusy(self.said()[-600:])

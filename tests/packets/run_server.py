@@ -7,12 +7,14 @@ current directory. Standard input: a JSON object a line,
     {"run": [arguments of cli.py], "output": path, "base": place of the ledgers}       answered by {"pid": N}
     {"signal": N}        to the child; it is not reaped before, so no other process can have its pid
 
-and {"status": N} comes out when the child has ended (negative: the signal that ended it). One child at a time.
+and {"status": N} comes out when the child has ended (negative: the signal that ended it). One child at a time. On
+SIGUSR1 it writes where each of its threads is.
 """
 
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import json
 import os
 import select
@@ -82,6 +84,7 @@ def become(arguments: list[str], output: Path, base: Path, server: int) -> None:
         os.dup2(source, target)
     os.close(written)
     os.close(nothing)
+    faulthandler.register(signal.SIGUSR1)
     sys.argv = ["cli.py", *arguments]
     emulation.ledger.BASE = base
 

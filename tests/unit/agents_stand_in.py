@@ -179,7 +179,7 @@ class AgentsUnderTest:
         self.process.stdin.write(json.dumps(message).encode() + b"\n")
         self.process.stdin.flush()
 
-    def start(self, in_s: float = 0.05) -> float:
+    def start(self, in_s: float = 0.2) -> float:
         t0 = time.monotonic() + in_s
         self.command({"type": "start", "t0_monotonic_s": t0})
         return t0

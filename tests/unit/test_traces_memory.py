@@ -21,7 +21,7 @@ COMPRESSIONS = ("plain", "gzip", "zstd")
 #: Megabytes of the two files: behind the first, what a reader makes once is there, at 65,536 rows at the latest.
 LONG_ROWS_MB, SHORT_ROWS_MB, SHORTEST_ROWS_MB = (1, 12), (5, 15), (3, 9)
 SIZES_MB = dict.fromkeys(("mooncake", "bailian", "tracelab-rounds", "agentx"), LONG_ROWS_MB)
-SIZES_MB |= dict.fromkeys(("tracelab", "vidur", "vidur-lengths", "splitwise"), SHORTEST_ROWS_MB)  # 31,000 a megabyte
+SIZES_MB |= dict.fromkeys(("tracelab", "vidur", "vidur-lengths"), SHORTEST_ROWS_MB)  # 31,000 a megabyte
 PEAKS = """\
 import sys
 from workloads.traces.formats import open_trace
