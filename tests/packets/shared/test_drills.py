@@ -102,18 +102,22 @@ class Part:
     number: signal.Signals
     moment: Moment
 
+    def _pid(self, run: Run) -> int:
+        return run.agents(2)[1] if self.part == "agent" else run.part(PARTS[self.part])
+
     def __str__(self) -> str:
         return f"{self.part} {'frozen' if self.number == FREEZE else 'killed'} at {self.moment}"
 
     def __call__(self, lane: Lane) -> None:
         run = lane.start(EXPERIMENT, *self.moment.options)
+        at_the_end = self.moment.name == "tear-down"
+        pid = self._pid(run) if at_the_end else 0  # it may go before it is found then
         self.moment.reach(run)
-        pid = run.agents(2)[1] if self.part == "agent" else run.part(PARTS[self.part])
         with contextlib.suppress(ProcessLookupError):  # at the tear-down it may have gone in order
-            os.kill(pid, self.number)
+            os.kill(pid or self._pid(run), self.number)
         status = run.ended(ENDED_S)
         entry = run.fabric("circuits")
-        if self.moment.name == "tear-down":
+        if at_the_end:
             # The last request was served: what is lost now can only hold up the end. What the gateway said last goes
             # through the parent of the agents.
             assert entry["requests"]["completed"] > 0 or self.part == "parent of the agents"
