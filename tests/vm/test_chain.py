@@ -23,6 +23,7 @@ PACKAGES = (
 KEYS = "/usr/share/rubygems-integration/all/gems/vagrant-*/keys/vagrant.pub"
 BOX = "heliograph-test/debian12"
 SOCKET = Path("/run/libvirt/libvirt-sock")
+FORWARDS = Path("/proc/sys/net/ipv4/ip_forward")
 EXPERIMENT = "experiments/datapaths.yaml"
 #: A stalled qemu driver (a /dev/kvm that does not work, probed by another user) costs 4 s a call.
 QEMU_CONF = '\nuser = "root"\ngroup = "root"\n'
@@ -87,6 +88,7 @@ def libvirt(scratch: Path) -> Iterator[None]:
         subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         for command in ((*ours, "virtlogd"), (*ours, *mounted))
     ]
+    forwards = FORWARDS.read_text()  # libvirt turns it on for its networks, and leaves it on
     try:
         deadline_s = time.monotonic() + 30
         while not SOCKET.exists():
@@ -98,6 +100,7 @@ def libvirt(scratch: Path) -> Iterator[None]:
         for daemon in reversed(daemons):
             daemon.terminate()
             daemon.wait(20)
+        FORWARDS.write_text(forwards)
 
 
 @pytest.fixture
