@@ -29,7 +29,7 @@ printf '[Match]\nName=e*\n[Network]\nDHCP=yes\n' >"$1/etc/systemd/network/80-dhc
 chroot "$1" systemctl enable systemd-networkd systemd-resolved serial-getty@ttyS0 >/dev/null 2>&1
 echo '/dev/vda1 / ext4 errors=remount-ro 0 1' >"$1/etc/fstab"
 printf 'GRUB_CMDLINE_LINUX="console=ttyS0"\nGRUB_TIMEOUT=0\n' >>"$1/etc/default/grub"
-printf '#!/bin/sh\nset -e\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin\nfor kind in proc:/proc sysfs:/sys devtmpfs:/dev; do\n  mountpoint -q "${kind#*:}" || mount -t "${kind%%:*}" none "${kind#*:}"\ndone\ngrub-install /dev/vda && update-grub && echo "box.sh: grub is installed"\nrm /usr/local/sbin/install-grub\nsync; mount -o remount,ro /; echo o >/proc/sysrq-trigger; sleep 60\n' >"$1/usr/local/sbin/install-grub"
+printf '#!/bin/sh\nset -e\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin\nfor kind in proc:/proc sysfs:/sys devtmpfs:/dev; do\n  mountpoint -q "${kind#*:}" || mount -t "${kind%%:*}" none "${kind#*:}"\ndone\ngrub-install /dev/vda && update-grub && echo "box.sh: grub is installed"\nrm /usr/local/sbin/install-grub\nsync; echo u >/proc/sysrq-trigger; sleep 1; echo o >/proc/sysrq-trigger; sleep 60\n' >"$1/usr/local/sbin/install-grub"
 chmod 755 "$1/usr/local/sbin/install-grub"
 CUSTOMISE
 mmdebstrap --quiet --variant=important --dpkgopt=force-unsafe-io \
@@ -55,5 +55,5 @@ step "the box"
 qemu-img convert -O qcow2 "$work/disk" "$work/box.img"
 echo "{\"provider\": \"libvirt\", \"format\": \"qcow2\", \"virtual_size\": $((size_mib / 1024))}" >"$work/metadata.json"
 echo 'Vagrant.configure("2") { |config| config.vm.provider(:libvirt) { |machine| machine.disk_bus = "virtio" } }' >"$work/Vagrantfile"
-tar -C "$work" --sparse -czf "$box" metadata.json Vagrantfile box.img
+tar -C "$work" --sparse -I 'gzip -1' -cf "$box" metadata.json Vagrantfile box.img
 step "done: $(du -h "$box" | cut -f1)"
