@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,9 @@ from commands.door import INVALID, Overrides, fail, need_root
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+WIDTH_OF_A_PIPE = 1000
 
 
 def doctor(
@@ -32,7 +36,8 @@ def doctor(
     from emulation.preflight import can_run, capabilities, doctor_table
     from emulation.selftest import SelfTestError, client_error
 
-    console = Console(highlight=False)
+    # into a pipe, a capability a line: nobody reads a table wrapped at 80 columns, and no program could
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_OF_A_PIPE)
     found = capabilities()
     console.print(doctor_table(found))
     try:

@@ -56,6 +56,15 @@ def test_a_full_disk_is_said_and_the_table_stands(monkeypatch):
     assert done.exit_code == 0, done.exception
 
 
+def test_in_a_pipe_a_capability_is_one_line(monkeypatch):
+    why = "carries the circuits' packets, and many a word more than a terminal of eighty columns has room for in one line"
+    found = preflight.Capability("datapath", "ok", "system (kernel module openvswitch)", why, "", False)
+    monkeypatch.setattr(preflight, "capabilities", lambda: [found])
+    monkeypatch.setattr(selftest, "client_error", lambda: selftest.ClientError(1, 0.0, 0.0, 0.0))
+    output = CliRunner().invoke(app, ["doctor"]).output
+    assert any("system (kernel module openvswitch)" in line and why in line for line in output.splitlines())
+
+
 def no_room(*_: object) -> None:
     raise OSError(errno.EMFILE, "Too many open files")
 
