@@ -57,7 +57,7 @@ def test_a_full_disk_is_said_and_the_table_stands(monkeypatch):
 
 
 def test_in_a_pipe_a_capability_is_one_line(monkeypatch):
-    why = "carries the circuits' packets, and many a word more than a terminal of eighty columns has room for in one line"
+    why = "carries the circuits' packets, and many a word more than a terminal of eighty columns has room for"
     found = preflight.Capability("datapath", "ok", "system (kernel module openvswitch)", why, "", False)
     monkeypatch.setattr(preflight, "capabilities", lambda: [found])
     monkeypatch.setattr(selftest, "client_error", lambda: selftest.ClientError(1, 0.0, 0.0, 0.0))
