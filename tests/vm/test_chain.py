@@ -24,7 +24,7 @@ KEYS = "/usr/share/rubygems-integration/all/gems/vagrant-*/keys/vagrant.pub"
 BOX = "heliograph-test/debian12"
 SOCKET = Path("/run/libvirt/libvirt-sock")
 FORWARDS = Path("/proc/sys/net/ipv4/ip_forward")
-EXPERIMENT = "experiments/datapaths.yaml"
+EXPERIMENT = "experiments/datapaths.yaml --set workload.window_s=4"
 #: A stalled qemu driver (a /dev/kvm that does not work, probed by another user) costs 4 s a call.
 QEMU_CONF = '\nuser = "root"\ngroup = "root"\n'
 
