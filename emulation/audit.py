@@ -164,7 +164,7 @@ def audit_circuits(
         elif event.get("event") == "switch":
             _check_dark(found, event, windows[event["window"]], by_address, addresses, tau_s)
     bringing, found.payload_bytes, found.retransmitted_bytes = new_bytes(segments)
-    # A receiver sees nothing of a segment sent again in vain, which may come long after the transfer whose it is.
+    # A segment that was sent again brings nothing new, and may come long after its transfer has ended.
     delivered: dict[tuple[str, str], list[Segment]] = defaultdict(list)
     for segment in bringing:
         delivered[segment.source, segment.destination].append(segment)
@@ -177,7 +177,7 @@ def audit_circuits(
     elif found.payload_bytes < asked:
         found.missed(sums)
     _check_first_bytes(found, rows, delivered, addresses, BYTE_TOLERANCE_S / time_dilation)
-    _check_last_bytes(found, rows, delivered, addresses, BYTE_TOLERANCE_S / time_dilation)
+    _check_last_bytes(found, rows, by_address, addresses, BYTE_TOLERANCE_S / time_dilation)
     return found
 
 
@@ -250,14 +250,15 @@ def _check_first_bytes(
 def _check_last_bytes(
     found: Audit,
     transfers: Sequence[Mapping[str, Any]],
-    delivered: Mapping[tuple[str, str], Sequence[Segment]],
+    by_address: Mapping[str, Sequence[Segment]],
     addresses: Mapping[str, Sequence[str]],
     tolerance_s: float,
 ) -> None:
     for row in transfers:
         rank = int(row["rank"])
         source, destination = addresses[row["prefill"]][rank], addresses[row["decode"]][rank]
-        seen = [s for s in delivered.get((source, destination), ()) if s.at_s <= row["last_byte_s"]]
+        # one that was sent again may be what brought the last byte: the capture sees what the socket then drops, too
+        seen = [s for s in by_address.get(destination, ()) if s.source == source and s.at_s <= row["last_byte_s"]]
         if not seen:
             found.missed(f"transfer {row['request']} rank {rank}: none of its packets was captured")
             continue

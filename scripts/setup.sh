@@ -136,13 +136,15 @@ pip() { "$here/.venv/bin/python" -m pip install --progress-bar off -c "$here/con
 # share each, and `pip check` says what is missing. Without build isolation source packages build with the pinned tools, and Ryu with its
 # shim. Nothing is compiled here: of the ten thousand files a run imports a fifth (`check_venv`).
 install_packages() {
-  local shares
   shares=$(mktemp -d)
+  trap 'rm -rf "$shares"' EXIT
   grep -E '^[A-Za-z]' "$here/constraints.txt" | split --number="r/$(nproc)" - "$shares/"
-  # not jobs in the background: those would not hear a Ctrl-C
-  printf '%s\0' "$shares"/* | PYTHONPATH="$here/scripts/ryu_build" xargs -0 -n 1 -P 0 "$here/.venv/bin/python" -m pip install \
-    --progress-bar off --no-deps --no-compile --no-build-isolation -r || { rm -rf "$shares" && return 1; }
-  rm -rf "$shares"
+  # not jobs in the background: those would not hear a Ctrl-C. Of what they say, that of those that failed comes last.
+  printf '%s\0' "$shares"/* | PYTHONPATH="$here/scripts/ryu_build" xargs -0 -n 1 -P 0 bash -c '"$0" -m pip install --progress-bar off \
+    --no-deps --no-compile --no-build-isolation -r "$1" >"$1.log" 2>&1' "$here/.venv/bin/python" || {
+    grep -h -A 20 '^ *\(ERROR\|error\)' "$shares"/*.log || cat "$shares"/*.log
+    return 1
+  }
 }
 
 # Imports are compiled as they come; where they must not be, they would be compiled anew at every start.
@@ -154,6 +156,7 @@ check_venv() {
     hypothesis matplotlib.pyplot mininet.net plotly.graph_objs._bar plotly.graph_objs._figure plotly.graph_objs._scatter plotly.offline plotly.subplots
     prometheus_client pyroute2 pytest scapy.layers.inet scapy.utils xdist.dsession
 END
+  "${python[@]}" -m compileall -qq -j 0 "$here"/.venv/lib/python*/site-packages/{_pytest,cryptography,narwhals,pydantic,pytest_benchmark,rich,typer}
   "${python[@]}" "$here/scripts/ryu_manager.py" --version
 }
 
@@ -163,8 +166,9 @@ set_up_venv() {
     say "cannot write $here/.venv as $(id -un). Remedy: run ./heliograph setup as $(stat -c %U "$here"), who owns the checkout, or with sudo"
     exit 1
   fi
-  if [[ -e $here/.venv && ! -w $here/.venv ]]; then
-    say "$here/.venv is out of date and belongs to $(stat -c %U "$here/.venv"). Remedy: sudo ./heliograph setup"
+  # what was imported under sudo was compiled by root, into folders of its own
+  if [[ -e $here/.venv && $(id -u) != 0 && -n $(find "$here/.venv" -type d ! -writable -print -quit) ]]; then
+    say "$here/.venv is out of date, and not all of it belongs to $(id -un). Remedy: sudo ./heliograph setup"
     exit 1
   fi
   if ! python=$(find_python); then

@@ -20,9 +20,9 @@ MakeTestbed = Callable[..., Testbed]
 RERUNS = 2
 #: A test, its set-up or its tear-down is ended after so long, and not tried again; the longest takes a fifth of it.
 HANG_S = 600
+FAULTS = (ArithmeticError, AttributeError, ImportError, LookupError, NameError, TypeError)
 #: Of a failure that is no finding, for the summary.
-SAID_CHARACTERS = 300
-LOOKS = 8
+SAID_CHARACTERS = 400
 #: Seconds of a session that tests which failed may wait for a machine that keeps time.
 PATIENCE = Patience(300.0)
 
@@ -45,22 +45,31 @@ def _ended_in_time(what: str) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+def _ends(text: str) -> str:
+    half = SAID_CHARACTERS // 2
+    return text if len(text) <= SAID_CHARACTERS else f"{text[:half]} [...] {text[-half:]}"
+
+
 @contextlib.contextmanager
 def _on_a_machine_that_keeps_time(item: pytest.Item) -> Iterator[None]:
-    """What failed for the last time while the machine did not keep time is no finding: it is skipped and says why."""
+    """What failed for the last time, on a machine that does not keep time, is no finding: it is skipped and says why.
+
+    A fault of the program, which no machine can bring about, stays one.
+    """
     since = Ticks.now()
     try:
         yield
     except (Exception, pytest.fail.Exception) as error:
         last = getattr(item, "execution_count", 1) > RERUNS
-        if isinstance(error, Hang) or not last or (reason := unfit(since, looks=LOOKS)) is None:
+        if isinstance(error, (Hang, *FAULTS)) or not last or (reason := unfit(since)) is None:
             raise
-        pytest.skip(f"failed {RERUNS + 1} times; {reason}. It said: {str(error)[:SAID_CHARACTERS]}")
+        pytest.skip(f"failed {RERUNS + 1} times; {reason}. It said: {_ends(str(error))}")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
-    if getattr(item, "execution_count", 1) > 1:  # 1 is the first try: only what failed asks for a place to measure
+    # 1 is the first try: only what failed asks for a place to measure. Beside other workers there is none, ever.
+    if getattr(item, "execution_count", 1) > 1 and "PYTEST_XDIST_WORKER" not in os.environ:
         PATIENCE.wait()
     with _on_a_machine_that_keeps_time(item), _ended_in_time(f"the set-up of {item.name}"):
         return (yield)

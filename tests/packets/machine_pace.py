@@ -1,4 +1,4 @@
-"""Whether the machine itself keeps time, told by what no code of the project has a part in.
+"""Whether the machine itself keeps time, told by what the project's links, switches and agents have no part in.
 
 A hypervisor that is busy elsewhere wakes its guests milliseconds late and, often, calls none of it stolen. A link of
 some Mbit/s then carries 0.9 of its rate, and no figure of a packet test holds. Three witnesses: how late a program that
@@ -27,12 +27,14 @@ PAUSE_S = 5.0
 LINK_BPS, LINK_BURST_BYTES, LINK_GSO_BYTES = 40_000_000, 3028, 9000
 LINK_BYTES, LINK_SKIPPED_BYTES = 2_000_000, 400_000
 PAYLOAD_OF_WIRE = 1448 / 1514
-#: Less than a run demands of its links.
-LINK_SHARE = 0.98
+#: What a run demands of its links.
+LINK_SHARE = 0.97
 #: Of the processors' time; a run that sees more is invalid.
 STOLEN_SHARE = 0.05
-#: Of the processors' time: where programs have more, they may be ours, and what is late may be late because of them.
-WORK_SHARE, LOOK_S = 0.1, 0.3
+#: Processors: where programs have more, they may be ours, and what is late may be late because of them.
+WORK_CORES, LOOK_S = 0.1, 0.3
+#: A machine that does not keep time does so now and then, one that does is late by chance: of so many looks, so many.
+LOOKS, LATE_LOOKS = 8, 3
 
 
 def wakes_late_by_s() -> float:
@@ -68,7 +70,7 @@ def at_rest() -> bool:
     """Whether no program has much of the processors now."""
     since = Ticks.now()
     time.sleep(LOOK_S)
-    return since.shares()[0] < WORK_SHARE
+    return since.shares()[0] * (os.cpu_count() or 1) < WORK_CORES
 
 
 @contextlib.contextmanager
@@ -131,18 +133,18 @@ def _late_now() -> str | None:
     return None
 
 
-def unfit(since: Ticks, *, looks: int = 1) -> str | None:
-    """Why no measurement since then holds, in words; None on a machine that keeps time, or if that cannot be told.
-
-    A machine that does not keep time does so now and then: looks are up to `looks`, a second apart.
-    """
+def unfit(since: Ticks) -> str | None:
+    """Why no measurement since then holds, in words; None on a machine that keeps time, or if that cannot be told."""
     if (stolen := since.shares()[1]) > STOLEN_SHARE:
         return f"the hypervisor took {100 * stolen:.0f} % of the processors"
-    for look in range(looks):
+    said = []
+    for look in range(LOOKS):
         if look:
             time.sleep(1.0)
         if at_rest() and (late := _late_now()):
-            return late
+            said.append(late)
+        if len(said) == LATE_LOOKS:
+            return f"{said[-1]}, as in {LATE_LOOKS} of {look + 1} looks"
     return None
 
 
@@ -153,11 +155,10 @@ class Patience:
         self.left_s = left_s
 
     def wait(self) -> None:
-        """Return as soon as the machine keeps time, or patience is at an end."""
+        """Return as soon as the machine is at rest and keeps time, or patience is at an end."""
         began_s = time.monotonic()
         while time.monotonic() - began_s < self.left_s:
-            since = Ticks.now()
-            if unfit(since) is None:
+            if at_rest() and _late_now() is None:
                 break
             time.sleep(PAUSE_S)
         self.left_s = max(0.0, self.left_s - (time.monotonic() - began_s))

@@ -8,7 +8,7 @@ current directory. Standard input: a JSON object a line,
     {"signal": N}        to the child; it is not reaped before, so no other process can have its pid
 
 and {"status": N} comes out when the child has ended (negative: the signal that ended it). One child at a time. On
-SIGUSR1 it writes where each of its threads is.
+SIGUSR1 a child writes where each of its threads is.
 """
 
 from __future__ import annotations

@@ -297,6 +297,14 @@ def test_a_step_that_fails_is_named_with_its_output_and_the_remedy(checkout: Che
     assert not (checkout.path / ".venv/.heliograph-venv").exists()
 
 
+def test_what_is_imported_is_among_what_is_installed_at_the_same_version() -> None:
+    imported, installed = (
+        {line.strip() for line in (ROOT / name).read_text().splitlines() if line and not line.startswith("#")}
+        for name in ("requirements.txt", "constraints.txt")
+    )
+    assert imported - installed == set()
+
+
 def test_no_usable_python_is_said_with_the_remedy(checkout: Checkout) -> None:
     done = checkout.run("cost", HELIOGRAPH_PYTHON=str(checkout.program("python2", "exit 1")))
     assert done.returncode == 1

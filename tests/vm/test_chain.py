@@ -24,7 +24,7 @@ KEYS = "/usr/share/rubygems-integration/all/gems/vagrant-*/keys/vagrant.pub"
 BOX = "heliograph-test/debian12"
 SOCKET = Path("/run/libvirt/libvirt-sock")
 FORWARDS = Path("/proc/sys/net/ipv4/ip_forward")
-EXPERIMENT = "experiments/datapaths.yaml --set workload.window_s=4"
+RUN = "experiments/datapaths.yaml --set workload.window_s=4"
 #: A stalled qemu driver (a /dev/kvm that does not work, probed by another user) costs 4 s a call.
 QEMU_CONF = '\nuser = "root"\ngroup = "root"\n'
 
@@ -83,12 +83,12 @@ def libvirt(scratch: Path) -> Iterator[None]:
     place = 'mount --bind "$1" "$2" && exec libvirtd'
     ours = ("setpriv", "--pdeathsig", "TERM")
     mounted = ("unshare", "--mount", "--propagation=private", "bash", "-c", place, "libvirtd", str(own), str(conf))
+    forwards = FORWARDS.read_text()  # libvirt turns it on for its networks, and leaves it on
     # sessions of their own: a Ctrl-C must not end them before the machine is destroyed
     daemons = [
         subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         for command in ((*ours, "virtlogd"), (*ours, *mounted))
     ]
-    forwards = FORWARDS.read_text()  # libvirt turns it on for its networks, and leaves it on
     try:
         deadline_s = time.monotonic() + 30
         while not SOCKET.exists():
@@ -97,10 +97,12 @@ def libvirt(scratch: Path) -> Iterator[None]:
             time.sleep(0.2)
         yield
     finally:
-        for daemon in reversed(daemons):
-            daemon.terminate()
-            daemon.wait(20)
-        FORWARDS.write_text(forwards)
+        try:
+            for daemon in reversed(daemons):
+                daemon.terminate()
+                daemon.wait(20)
+        finally:
+            FORWARDS.write_text(forwards)
 
 
 @pytest.fixture
@@ -139,7 +141,7 @@ def test_from_nothing_to_artifacts_on_this_side(environment: dict[str, str], tmp
             "ssh", "-c", "cd heliograph && sudo ./heliograph doctor", timeout_s=120
         )
         try:
-            command = f"cd heliograph && sudo ./heliograph run {EXPERIMENT} --artifact-dir {results}; test $? -le 3"
+            command = f"cd heliograph && sudo ./heliograph run {RUN} --artifact-dir {results}; test $? -le 3"
             vagrant("ssh", "-c", command, timeout_s=600)
             summary = json.loads((ROOT / results / "summary.json").read_text())
             assert [entry["name"] for entry in summary["runs"]] == ["eps-2to1-ecmp", "ocs-25ms"]

@@ -111,10 +111,13 @@ class Part:
     def __call__(self, lane: Lane) -> None:
         run = lane.start(EXPERIMENT, *self.moment.options)
         at_the_end = self.moment.name == "tear-down"
-        pid = self._pid(run) if at_the_end else 0  # it may go before it is found then
+        # the tear-down is too short to look for an agent in it
+        process = os.pidfd_open(self._pid(run)) if at_the_end else None
         self.moment.reach(run)
+        process = os.pidfd_open(self._pid(run)) if process is None else process
         with contextlib.suppress(ProcessLookupError):  # at the tear-down it may have gone in order
-            os.kill(pid or self._pid(run), self.number)
+            signal.pidfd_send_signal(process, self.number)
+        os.close(process)
         status = run.ended(ENDED_S)
         entry = run.fabric("circuits")
         if at_the_end:
