@@ -10,7 +10,7 @@ from command_runs import user
 
 from results.artifacts import RunDirectory
 
-SHORT = ["--set", "workload.window_s=4", "--set", "workload.warmup_s=2"]
+SHORT = ["--set", "workload.window_s=2", "--set", "workload.warmup_s=1"]
 MACHINE_TOO_BUSY = 3
 
 
