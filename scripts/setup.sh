@@ -134,7 +134,7 @@ pip() { "$here/.venv/bin/python" -m pip install --progress-bar off -c "$here/con
 
 # Every package is pinned, those that others need too: nothing is left to resolve, so as many pips as there are processors install a
 # share each, and `pip check` says what is missing. Without build isolation source packages build with the pinned tools, and Ryu with its
-# shim. Nothing is compiled here: of the ten thousand files a run imports a fifth (`check_venv`).
+# shim. Nothing is compiled here: of 9,300 files 2,600 are (`check_venv`).
 install_packages() {
   shares=$(mktemp -d)
   trap 'rm -rf "$shares"' EXIT
