@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from commands.door import BAD_INPUT, fail
+from commands.door import BAD_INPUT, fail, wide_console
 
 
 def report(run_directory: Annotated[Path, typer.Argument(help="directory of a run")]) -> None:
@@ -30,8 +29,6 @@ def compare(
     ] = False,
 ) -> None:
     """Runs side by side, from their artifacts alone."""
-    from rich.console import Console
-
     from results.artifacts import ArtifactError
     from results.compare import compare as compare_runs
 
@@ -39,5 +36,4 @@ def compare(
         found = compare_runs(first, *others, allow_different_arrivals=different_arrivals)
     except ArtifactError as error:
         fail(str(error), BAD_INPUT)
-    # a pipe or a log has no width: nothing is wrapped there
-    Console(width=None if sys.stdout.isatty() else 1000).print(found)
+    wide_console().print(found)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -22,6 +26,13 @@ Seed = Annotated[int | None, typer.Option(help="run with this seed instead of th
 ArtifactDir = Annotated[
     Path | None, typer.Option(help="where to write the artifacts (new or empty; default results/runs/TIME-NAME)")
 ]
+
+
+def wide_console() -> Console:
+    """For tables whose rows must stay lines: a pipe or a log has no width, so nothing is wrapped there."""
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
 
 
 def missing(path: Path) -> tuple[Path, ...]:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from commands.check import checked
-from commands.door import INVALID, Overrides, fail, need_root
+from commands.door import INVALID, Overrides, fail, need_root, wide_console
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-WIDTH_OF_A_PIPE = 1000
 
 
 def doctor(
@@ -31,13 +27,10 @@ def doctor(
     overrides: Overrides = None,
 ) -> None:
     """What this machine can do, what is missing, and the remedy; exit 1 if it cannot run an experiment."""
-    from rich.console import Console
-
     from emulation.preflight import can_run, capabilities, doctor_table
     from emulation.selftest import SelfTestError, client_error
 
-    # into a pipe, a capability a line: nobody reads a table wrapped at 80 columns, and no program could
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_OF_A_PIPE)
+    console = wide_console()
     found = capabilities()
     console.print(doctor_table(found))
     try:
