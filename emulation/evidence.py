@@ -173,9 +173,10 @@ def _quantities(
         reconfiguration_s=None if tau_s is None else plan.scale.wall_s(tau_s),
         round_trip_s=median(probe.rtt_s.values()) if probe and probe.rtt_s else None,
         control_s=median(answers_s) if answers_s else None,
+        window_bytes=plan.window_bytes,
         queue_bytes=plan.queue_bytes,
         rto_min_s=plan.rto_min_ms / 1e3,
-        rto_follows_queue=plan.rto_follows_queue,
+        rto_follows_window=plan.rto_follows_window,
         new_connections=not plan.keeps_connections,
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from emulation.scale import ScaleModel
-from emulation.shaping import MIN_QUEUE_BYTES, MSS_BYTES, QUEUE_S, SEGMENT_BYTES, Shape
+from emulation.shaping import MIN_WINDOW_BYTES, WINDOW_S, Shape
 from experiments.spec import Eps, Experiment, Fabric, Ocs
 from topologies.cluster import PRIORITY_RTO_MIN_MS, RTO_MIN_MS, Cluster
 from workloads.request import Request
@@ -18,6 +18,8 @@ REQUEST_PORT, KV_PORT = 7000, 7100
 ONE_VSWITCHD_BPS = 1.65e9
 #: Real seconds that a run waits, after the last arrival, for what is under way. Longer than any prefill of 128K tokens.
 DRAIN_S = 45.0
+#: From a GPU NIC to another: leaf, spine, leaf.
+PATH_LINKS = 4
 
 
 @dataclass(frozen=True)
@@ -54,23 +56,29 @@ class FabricPlan:
         return Shape(self.kv_goodput_bps, "priority" if self.queue == "priority" else "fifo").queue_bytes
 
     @property
+    def window_bytes(self) -> int:
+        """TCP's window on KV routes, payload: what keeps a link busy, and what is on its way on the longest path of the
+        fabric, there and back."""
+        on_its_way_bytes = self.kv_goodput_bps / 8 * 2 * PATH_LINKS * self.link_delay_s
+        return Shape(self.kv_goodput_bps).window_bytes + round(on_its_way_bytes)
+
+    @property
     def rto_min_ms(self) -> int:
         """TCP's minimum RTO on KV routes, in wall milliseconds.
 
-        A queue is at least 60 KB, so it drains the more slowly the slower the links are: a timeout that is not longer
+        A window is at least 64 KB, so it drains the more slowly the slower the links are: a timeout that is not longer
         than that fires on segments which merely wait (one transfer in nine, at 9 Mbit/s and 40 ms).
         """
-        return max(self._rto_of_queue_ms, PRIORITY_RTO_MIN_MS if self.queue == "priority" else RTO_MIN_MS)
+        return max(self._rto_of_window_ms, PRIORITY_RTO_MIN_MS if self.queue == "priority" else RTO_MIN_MS)
 
     @property
-    def rto_follows_queue(self) -> bool:
-        """Whether the links are so slow that the minimum RTO grows with the time in which their queue drains."""
-        return self.rto_min_ms == self._rto_of_queue_ms > RTO_MIN_MS
+    def rto_follows_window(self) -> bool:
+        """Whether the links are so slow that the minimum RTO grows with the time in which a window drains."""
+        return self.rto_min_ms == self._rto_of_window_ms > RTO_MIN_MS
 
     @property
-    def _rto_of_queue_ms(self) -> int:
-        drain_s = MIN_QUEUE_BYTES * 8 / (self.kv_goodput_bps * SEGMENT_BYTES / MSS_BYTES)
-        return round(RTO_MIN_MS * drain_s / QUEUE_S)
+    def _rto_of_window_ms(self) -> int:
+        return round(RTO_MIN_MS * MIN_WINDOW_BYTES * 8 / self.kv_goodput_bps / WINDOW_S)
 
     @property
     def ecmp_unit(self) -> str:
@@ -108,6 +116,7 @@ class FabricPlan:
             kv_goodput_bps=self.kv_goodput_bps,
             queue=self.queue,
             rto_min_ms=self.rto_min_ms,
+            window_bytes=self.window_bytes,
         )
 
     def reachable(self, cluster: Cluster) -> dict[str, list[str]]:

@@ -31,11 +31,12 @@ CLASSES = 16
 QUEUES = ("drr", "fifo", "priority")
 # Outside these a packet of 9,000 bytes takes over half a second, or a software path cannot keep up.
 MIN_GOODPUT_BPS, MAX_GOODPUT_BPS = 150e3, 20e9
-# 60 KB at 36 Mbit/s: 30 KB made cubic stall for an RTO there. In packets it is the same for slower (dilated) links.
-QUEUE_S, MIN_QUEUE_BYTES = 0.01275, 60_000
-# A queue of a priority that is not served fills with what its senders still let out, and one that drops the end of that
-# leaves them waiting for a timeout: it holds two send buffers (`emulation.transfer`: 50 ms each).
-PRIORITY_QUEUES = 8
+# What a KV connection may have under way, payload: time of its link, and at least (docs/decisions/0009). A receiver
+# wakes for 32 KB, so half of it is always on its way; in packets it is the same for slower (dilated) links.
+WINDOW_S, MIN_WINDOW_BYTES = 0.0142, 64_000
+# A queue holds the windows of so many connections, so that a port drops nothing before that many share one queue. One
+# level of a priority fabric is shared by all sources: it holds two send buffers (`emulation.transfer`: 50 ms each).
+QUEUE_WINDOWS, PRIORITY_QUEUE_WINDOWS = 4, 8
 # Longer than any propagation delay at the largest dilation that a run is made with.
 MAX_DELAY_S = 10.0
 # A leaf class's queue behind a delay has the handle of the class plus this.
@@ -113,10 +114,15 @@ class Shape:
         return max(MIN_BURST_BYTES, round(self.wire_bps / 8 * BURST_S))
 
     @property
+    def window_bytes(self) -> int:
+        """TCP's window of a KV connection over such a link, payload, without what propagation delays add."""
+        return max(MIN_WINDOW_BYTES, round(self.goodput_bps / 8 * WINDOW_S))
+
+    @property
     def queue_bytes(self) -> int:
         """Limit of a queue: a queue that cannot take one GSO packet drops it for ever."""
-        fair = max(MIN_QUEUE_BYTES, 2 * self.gso_wire_bytes, round(self.wire_bps / 8 * QUEUE_S))
-        return fair * (PRIORITY_QUEUES if self.queue == "priority" else 1)
+        windows = PRIORITY_QUEUE_WINDOWS if self.queue == "priority" else QUEUE_WINDOWS
+        return max(2 * self.gso_wire_bytes, math.ceil(windows * self.window_bytes * SEGMENT_BYTES / MSS_BYTES))
 
     def _leaves(self) -> list[Leaf]:
         """The leaf classes that share the link, in the order of their minor ids; `fifo` has none but its one queue."""

@@ -19,9 +19,9 @@ INITIAL_WINDOW_SEGMENTS = 10  # RFC 6928, Linux's TCP_INIT_CWND
 @dataclass(frozen=True, slots=True)
 class Quantities:
     """Medians of a run, wall-clock (emulated) units: KV bytes of a transfer and rank, goodput of a KV link, a prefill,
-    the reconfiguration delay (None without circuits), the round trip of a KV path, an event's answer; the limit of a
-    port's queue and TCP's least retransmission timeout as they were set, whether the latter grows with the time in
-    which such a queue drains, and whether each transfer opens a connection of its own."""
+    the reconfiguration delay (None without circuits), the round trip of a KV path, an event's answer; TCP's window,
+    the limit of a port's queue and TCP's least retransmission timeout as they were set, whether the latter grows with
+    the time in which a window drains, and whether each transfer opens a connection of its own."""
 
     transfer_bytes: float
     link_bytes_per_s: float
@@ -29,9 +29,10 @@ class Quantities:
     reconfiguration_s: float | None = None
     round_trip_s: float | None = None
     control_s: float | None = None
+    window_bytes: int | None = None
     queue_bytes: int | None = None
     rto_min_s: float | None = None
-    rto_follows_queue: bool = False
+    rto_follows_window: bool = False
     new_connections: bool = False
 
     @property
@@ -85,15 +86,20 @@ def _bytes(quantities: Quantities, scale: ScaleModel) -> Iterator[Unscaled]:
 def _times(quantities: Quantities, scale: ScaleModel) -> Iterator[Unscaled]:
     slower = "a larger scale.time_dilation makes it smaller"
     transfer = ("a transfer", quantities.transfer_s)
-    queue_s = None if quantities.queue_bytes is None else quantities.queue_bytes / quantities.link_bytes_per_s
-    faster = "it grows with a full queue, so not with dilation: a larger scale.rate_scale makes it smaller"
-    rto_remedy = faster if quantities.rto_follows_queue else slower
+    window_s, queue_s = (
+        None if size is None else size / quantities.link_bytes_per_s
+        for size in (quantities.window_bytes, quantities.queue_bytes)
+    )
+    faster = "it grows with a window, so not with dilation: a larger scale.rate_scale makes it smaller"
+    few_packets = "it holds a few packets whatever the scale"
+    rto_remedy = faster if quantities.rto_follows_window else slower
     against = ("the reconfiguration delay", quantities.reconfiguration_s)
     if quantities.reconfiguration_s is None or not quantities.reconfiguration_s:
         against = ("a prefill", quantities.prefill_s)
     found = [
         ("round trip of a KV path", quantities.round_trip_s, transfer, slower),
-        ("a full queue of a port", queue_s, transfer, "it holds a few packets whatever the scale"),
+        ("a KV connection's window, which may stand in a queue", window_s, transfer, few_packets),
+        ("a full queue of a port, shared by several windows", queue_s, transfer, few_packets),
         ("TCP's least retransmission timeout", quantities.rto_min_s, transfer, rto_remedy),
         ("the controller's answer to an event", quantities.control_s, against, slower),
     ]

@@ -53,6 +53,7 @@ def add_plane(
     subnets: Mapping[str, str],
     goodput_bps: float | None = None,
     rto_min_ms: int | None = None,
+    window_bytes: int | None = None,
 ) -> Plane:
     """Add the bridge `plane<number>` with a port for each NIC, in order from port 1; all NICs of a plane share one
     subnet.
@@ -81,7 +82,7 @@ def add_plane(
         )
         subnet = subnets[nic.interface]
         topo.set_address(nic.instance, nic.interface, f"{nic.ip}/{subnet.partition('/')[2]}")
-        topo.add_route(nic.instance, subnet, [Hop(nic.interface)], rto_min_ms)
+        topo.add_route(nic.instance, subnet, [Hop(nic.interface)], rto_min_ms, window_bytes)
         macs[nic.instance], ports[nic.instance] = nic_mac, ofport
     nic_of = {nic.instance: nic for nic in nics}
     for nic in nics:

@@ -45,8 +45,9 @@ class Cluster(WiredTopo):
     racks: "apart" (a rack holds one role) or "mixed" (both in turn: where all fit into one, no KV crosses an uplink).
     kv_goodput_bps: emulated TCP payload rate of a KV link each way, bits per second; None = unshaped. queue: "drr" or
     "fifo" at the routers of the packet fabric, or "priority" at them and at its GPU NICs. host_spines: of the host
-    network. rto_min_ms: TCP's minimum RTO on KV routes, at least PRIORITY_RTO_MIN_MS with the queue "priority". Raises
-    ValueError on a combination that cannot be wired.
+    network. rto_min_ms: TCP's minimum RTO on KV routes, at least PRIORITY_RTO_MIN_MS with the queue "priority".
+    window_bytes: TCP's largest window there, payload; None = what receive buffers allow. Raises ValueError on a
+    combination that cannot be wired.
     """
 
     instances: tuple[Instance, ...]
@@ -72,6 +73,7 @@ class Cluster(WiredTopo):
         queue: str = "drr",
         host_spines: int = 2,
         rto_min_ms: int = RTO_MIN_MS,
+        window_bytes: int | None = None,
     ) -> None:
         if fabric not in FABRICS:
             raise ValueError(f"fabric {fabric!r}: give one of {', '.join(FABRICS)}")
@@ -96,6 +98,7 @@ class Cluster(WiredTopo):
         self._positions = gpus_per_node // gpus_per_instance
         self._goodput_bps = kv_goodput_bps
         self._rto_min_ms = max(rto_min_ms, PRIORITY_RTO_MIN_MS) if queue == "priority" else rto_min_ms
+        self._window_bytes = window_bytes
         self._place({"prefill": prefill_instances, "decode": decode_instances}, instances_per_rack, racks == "mixed")
         self._wire_host_network(host_spines)
         self.uplinks, self.planes = 0, []
@@ -185,6 +188,7 @@ class Cluster(WiredTopo):
                     source_mask=0xF,
                     goodput_bps=self._goodput_bps,
                     rto_min_ms=self._rto_min_ms,
+                    window_bytes=self._window_bytes,
                 )
 
     def _rack_prefixes(self, rack: int) -> list[str]:
@@ -215,6 +219,7 @@ class Cluster(WiredTopo):
                     subnets=subnets,
                     goodput_bps=self._goodput_bps,
                     rto_min_ms=self._rto_min_ms,
+                    window_bytes=self._window_bytes,
                 )
                 self.planes.append(plane)
 

@@ -93,6 +93,7 @@ class LeafSpineFabric:
         queue: str = "fifo",
         source_mask: int = 0,
         rto_min_ms: int | None = None,
+        window_bytes: int | None = None,
     ) -> None:
         """Wire (host, interface) with address `ip` to a leaf's `port`; the host reaches `destinations` (CIDR, or
         "default") over it."""
@@ -109,4 +110,4 @@ class LeafSpineFabric:
         topo.add_neighbour(leaf_name, ip, host_mac, port)
         topo.add_route(leaf_name, f"{ip}/32", [Hop(port)])
         for destination in destinations:
-            topo.add_route(node, destination, [Hop(interface, self._leaf_ip(leaf))], rto_min_ms)
+            topo.add_route(node, destination, [Hop(interface, self._leaf_ip(leaf))], rto_min_ms, window_bytes)

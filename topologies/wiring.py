@@ -58,15 +58,17 @@ class Hop:
 @dataclass(frozen=True, slots=True)
 class Route:
     """A route: prefix in CIDR form (or "default"), one or more equal-cost hops, TCP's minimum RTO (None = the
-    kernel's 200 ms)."""
+    kernel's 200 ms) and the largest window its hosts tell the other end (None = what the receive buffer allows)."""
 
     prefix: str
     hops: tuple[Hop, ...]
     rto_min_ms: int | None = None
+    window_bytes: int | None = None
 
     def text(self) -> str:
         """The arguments of `ip route add`."""
         metric = f" rto_min {self.rto_min_ms}ms" if self.rto_min_ms is not None else ""
+        metric += f" window {self.window_bytes}" if self.window_bytes is not None else ""
         if len(self.hops) == 1:
             return f"{self.prefix} {self.hops[0].text()}{metric}"
         return f"{self.prefix}{metric} " + " ".join(f"nexthop {hop.text()}" for hop in self.hops)
@@ -111,8 +113,15 @@ class WiredTopo(Topo):
     def set_address(self, node: str, interface: str, cidr: str) -> None:
         self.nodeInfo(node)["addresses"][interface] = cidr
 
-    def add_route(self, node: str, prefix: str, hops: Sequence[Hop], rto_min_ms: int | None = None) -> None:
-        self.nodeInfo(node)["routes"].append(Route(prefix, tuple(hops), rto_min_ms))
+    def add_route(
+        self,
+        node: str,
+        prefix: str,
+        hops: Sequence[Hop],
+        rto_min_ms: int | None = None,
+        window_bytes: int | None = None,
+    ) -> None:
+        self.nodeInfo(node)["routes"].append(Route(prefix, tuple(hops), rto_min_ms, window_bytes))
 
     def add_neighbour(self, node: str, ip: str, mac: str, interface: str) -> None:
         self.nodeInfo(node)["neighbours"].append(Neighbour(ip, mac, interface))

@@ -52,21 +52,40 @@ SRPT = "fabrics=[{name: s, kind: eps, oversubscription: 2, routing: srpt}]"
 
 
 @pytest.mark.parametrize(
-    ("overrides", "rto_min_ms", "follows", "queues"),
+    ("overrides", "rto_min_ms", "follows", "windows"),
     [
-        ((), 40, False, 1),
-        (("scale.time_dilation=4",), 160, True, 1),
+        ((), 40, False, 4),
+        (("scale.time_dilation=4",), 160, True, 4),
         ((SRPT,), 5000, False, 8),
         ((SRPT, "scale.time_dilation=4"), 5000, False, 8),
     ],
 )
-def test_queue_and_timeout_are_those_of_the_wiring(overrides, rto_min_ms, follows, queues):
+def test_queue_window_and_timeout_are_those_of_the_wiring(overrides, rto_min_ms, follows, windows):
     told = plan(0, *overrides)
     cluster = told.cluster()
-    wired = {route.rto_min_ms for route in cluster.nodeInfo("p0")["routes"] if route.prefix.startswith("10.64.")}
-    assert wired == {told.rto_min_ms} == {rto_min_ms}
-    assert told.rto_follows_queue == follows
-    assert told.queue_bytes == pytest.approx(60_000 * queues, rel=0.01)
+    (kv_route,) = (route for route in cluster.nodeInfo("p0")["routes"] if route.prefix.startswith("10.64."))
+    assert kv_route.rto_min_ms == told.rto_min_ms == rto_min_ms
+    assert kv_route.window_bytes == told.window_bytes == 64_000
+    assert told.rto_follows_window == follows
+    assert told.queue_bytes == pytest.approx(64_000 * windows * 1514 / 1448, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "window_bytes"),
+    [
+        (("scale.rate_scale=1e-3",), 639_000),
+        # eight links of 10 us there and back: 80 us of 4.5 MB/s
+        (("cluster.link_delay_us=10",), 64_360),
+        # dilated four times, the delay is four times as long and the rate a quarter
+        (("cluster.link_delay_us=10", "scale.time_dilation=4"), 64_360),
+    ],
+)
+def test_a_window_keeps_a_link_busy_at_any_rate_and_over_any_delay(overrides, window_bytes):
+    told = plan(0, *overrides)
+    assert told.window_bytes == window_bytes
+    for kind in (0, 1):
+        routes = plan(kind, *overrides).cluster().nodeInfo("d0")["routes"]
+        assert {route.window_bytes for route in routes if route.prefix.startswith("10.64.")} == {window_bytes}
 
 
 @pytest.mark.parametrize(("dilation", "daemons"), [(1, 2), (2, 1), (4, 1)])

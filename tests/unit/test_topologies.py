@@ -240,6 +240,7 @@ def test_mn_can_load_the_file_from_anywhere(file, name, tmp_path):
 
 def test_routes_read_as_ip_route_expects_them():
     assert Route("10.0.0.0/8", (Hop("a", "1.1.1.1"),), 20).text() == "10.0.0.0/8 via 1.1.1.1 dev a onlink rto_min 20ms"
+    assert Route("10.0.0.0/8", (Hop("a"),), 20, 64_000).text() == "10.0.0.0/8 dev a rto_min 20ms window 64000"
     assert Route("10.0.0.1/32", (Hop("a"),)).text() == "10.0.0.1/32 dev a"
     two = Route("10.0.0.0/8", (Hop("a", "1.1.1.1"), Hop("b", "1.1.1.2")))
     assert two.text() == "10.0.0.0/8 nexthop via 1.1.1.1 dev a onlink nexthop via 1.1.1.2 dev b onlink"

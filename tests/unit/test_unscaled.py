@@ -12,7 +12,8 @@ from emulation.unscaled import Quantities, unscaled
 #: 546,406 bytes at 36 Mbit/s: 121.4 ms (VECTORS, V1).
 DEMO = Quantities(
     transfer_bytes=546_406, link_bytes_per_s=4_500_000, prefill_s=0.190868, reconfiguration_s=0.025,
-    round_trip_s=0.0007, control_s=0.002, queue_bytes=60_000, rto_min_s=0.040, new_connections=True,
+    round_trip_s=0.0007, control_s=0.002, window_bytes=64_000, queue_bytes=267_669, rto_min_s=0.040,
+    new_connections=True,
 )  # fmt: skip
 
 
@@ -28,7 +29,8 @@ def test_every_thing_that_does_not_scale_is_held_against_what_it_competes_with()
             "the last GSO packet, which a shaper lets out free": 9000 / 546_406,
             "TCP's initial window": 14_480 / 546_406,
             "round trip of a KV path": 0.0007 / 0.121424,
-            "a full queue of a port": 0.0133333 / 0.121424,
+            "a KV connection's window, which may stand in a queue": 0.0142222 / 0.121424,
+            "a full queue of a port, shared by several windows": 0.0594820 / 0.121424,
             "TCP's least retransmission timeout": 0.040 / 0.121424,
             "the controller's answer to an event": 0.002 / 0.025,
         },
@@ -56,7 +58,7 @@ def test_kept_connections_pay_no_initial_window_and_without_circuits_control_com
 
 
 @pytest.mark.parametrize(("follows", "remedy"), [(False, "scale.time_dilation"), (True, "scale.rate_scale")])
-def test_a_timeout_that_grows_with_the_queue_is_not_made_smaller_by_dilation(follows, remedy):
-    slow = dataclasses.replace(DEMO, rto_min_s=0.16, rto_follows_queue=follows)
+def test_a_timeout_that_grows_with_the_window_is_not_made_smaller_by_dilation(follows, remedy):
+    slow = dataclasses.replace(DEMO, rto_min_s=0.16, rto_follows_window=follows)
     each = found(slow, ScaleModel(1e-4, 4.0))["TCP's least retransmission timeout"]
     assert f"a larger {remedy} makes it smaller" in each.remedy
