@@ -1,13 +1,14 @@
 """The figures that docs/fidelity.md claims, measured anew on this machine (root; leave it alone meanwhile).
 
     sudo .venv/bin/python scripts/fidelity_proofs.py quiet      [--runs 10] [--window-s 15]
-    sudo .venv/bin/python scripts/fidelity_proofs.py invariance [--window-s 55] [--congestion-control cubic bbr]
+    sudo .venv/bin/python scripts/fidelity_proofs.py invariance [--window-s 110] [--congestion-control cubic bbr] [--fabrics 0 1]
     sudo .venv/bin/python scripts/fidelity_proofs.py audit      [--reconfigurations 200]
     sudo .venv/bin/python scripts/fidelity_proofs.py overhead   [--rounds 5] [--window-s 20]
 
 quiet       the demo for 20 s, ten times: every fabric valid each time; and at ten times its rate scale, which is not
 invariance  the demo's packets and circuits at rate_scale 0.5e-4, 1e-4, 2e-4 and time_dilation 1, 2, 4: TTFT in real
-            units against that at 1e-4 and 1, median within 2 %, p95 within 5 %, for each congestion control
+            units against that at 1e-4 and 1, median within 2 %, p95 within 5 %, for each congestion control; of 330
+            requests (55 s) one rank is 2 % at the p95, so the window is longer than the demo's
 audit       circuits that switch for every request, at tau = 10, 25, 50 ms, and 1 ms at dilation 10, captured: nothing
             delivered in the dark, no dark time under tau; median at most tau + 5 ms, p95 at most tau + 15 ms (real)
 overhead    the same arrivals without measurements, with them, and with the packet audit too, in turn: medians of TTFT
@@ -134,7 +135,7 @@ def quiet(options: argparse.Namespace) -> Iterator[Row]:
 def invariance(options: argparse.Namespace) -> Iterator[Row]:
     scales = [(1e-4, 1), (0.5e-4, 1), (2e-4, 1), (1e-4, 2), (1e-4, 4)]
     for control in options.congestion_control:
-        for fabric in (PACKETS, CIRCUITS):
+        for fabric in options.fabrics:
             reference: tuple[float, float] | None = None
             reference_rate = scales[0][0] / scales[0][1]
             for rate_scale, dilation in scales:
@@ -219,10 +220,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--window-s", type=float, default=None)
     parser.add_argument("--reconfigurations", type=int, default=200)
     parser.add_argument("--congestion-control", nargs="+", default=["cubic"])
+    parser.add_argument("--fabrics", type=int, nargs="+", choices=[PACKETS, CIRCUITS], default=[PACKETS, CIRCUITS])
     parser.add_argument("--output", type=Path, default=None)
     options = parser.parse_args(arguments)
     if options.window_s is None:
-        options.window_s = {"quiet": 15.0, "invariance": 55.0}.get(options.proof, 20.0)
+        options.window_s = {"quiet": 15.0, "invariance": 110.0}.get(options.proof, 20.0)
     rows = []
     try:
         with interruptible():
