@@ -1,7 +1,7 @@
 """The figures that docs/fidelity.md claims, measured anew on this machine (root; leave it alone meanwhile).
 
     sudo .venv/bin/python scripts/fidelity_proofs.py quiet      [--runs 10] [--window-s 15]
-    sudo .venv/bin/python scripts/fidelity_proofs.py invariance [--window-s 110] [--congestion-control cubic bbr] [--fabrics 0 1]
+    sudo .venv/bin/python scripts/fidelity_proofs.py invariance [--window-s 110] [--congestion-control cubic bbr]
     sudo .venv/bin/python scripts/fidelity_proofs.py audit      [--reconfigurations 200]
     sudo .venv/bin/python scripts/fidelity_proofs.py overhead   [--rounds 5] [--window-s 20]
 

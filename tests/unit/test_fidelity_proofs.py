@@ -11,7 +11,7 @@ import pytest
 
 from scripts import fidelity_proofs as proofs
 
-OPTIONS = argparse.Namespace(runs=1, rounds=1, window_s=1.0, congestion_control=["cubic"])
+OPTIONS = argparse.Namespace(runs=1, rounds=1, window_s=1.0, congestion_control=["cubic"], fabrics=[0, 1])
 BUSY = "arrival lag p99 31 ms against 5 ms: other programs took 60 % of the cores; close them; use time_dilation 7"
 STOLEN = "CPU stolen by the hypervisor 9 % against 5 %: other machines on this host took the cores; run it again"
 TOO_MUCH = "arrival lag p99 31 ms against 5 ms: one core was full for 80 % of the time; use time_dilation 7"
