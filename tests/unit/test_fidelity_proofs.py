@@ -62,12 +62,33 @@ def test_the_verdict_is_an_answer_only_where_more_was_asked(where, reasons, outc
     assert [row["holds"] for row in rows] == [row["outcome"] != "not measured" for row in rows]
 
 
-def test_quiet_wants_valid_runs_and_ten_times_the_rate_not(monkeypatch):
-    ten = "scale.rate_scale=1.0e-3"
-    monkeypatch.setattr(proofs, "measure", runs_that(lambda overrides: [TOO_MUCH] if ten in overrides else []))
-    assert [row["outcome"] for row in proofs.quiet(OPTIONS)] == 3 * ["holds"] + 3 * ["the verdict says so"]
-    monkeypatch.setattr(proofs, "measure", runs_that(lambda overrides: []))
-    assert [row["outcome"] for row in proofs.quiet(OPTIONS)] == 3 * ["holds"] + 3 * ["does not hold"]
+@pytest.mark.parametrize(
+    ("too_much_at", "outcomes"),
+    [
+        ("0.001", ["the verdict says so"]),
+        ("0.003", ["holds", "the verdict says so"]),
+        ("0.01", ["holds", "holds", "the verdict says so"]),
+        ("never", ["holds", "holds", "does not hold"]),
+    ],
+)
+def test_quiet_asks_for_more_until_the_verdict_says_that_it_is_too_much(too_much_at, outcomes, monkeypatch):
+    too_much = f"scale.rate_scale={too_much_at}"
+    monkeypatch.setattr(proofs, "measure", runs_that(lambda overrides: [TOO_MUCH] if too_much in overrides else []))
+    assert [row["outcome"] for row in proofs.quiet(OPTIONS)] == 3 * ["holds"] + 3 * outcomes
+
+
+def test_a_valid_verdict_over_another_ttft_does_not_hold(monkeypatch):
+    slower = runs_that(lambda overrides: [], ttft_s=1.03)
+    as_ever = runs_that(lambda overrides: [])
+    monkeypatch.setattr(
+        proofs,
+        "measure",
+        lambda fabric, *overrides, **how: (slower if "scale.rate_scale=0.001" in overrides else as_ever)(
+            fabric, *overrides, **how
+        ),
+    )
+    outcomes = [row["outcome"] for row in proofs.quiet(OPTIONS)]
+    assert outcomes == 3 * ["holds"] + 3 * ["does not hold", "holds", "does not hold"]
     # a machine that cannot keep up at the demo's own rate tells nothing of ten times that
     monkeypatch.setattr(proofs, "measure", runs_that(lambda overrides: [TOO_MUCH]))
     assert [row["outcome"] for row in proofs.quiet(OPTIONS)] == 3 * ["does not hold"] + 3 * ["not measured"]
