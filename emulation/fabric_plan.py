@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from emulation.scale import ScaleModel
-from emulation.shaping import MIN_WINDOW_BYTES, WINDOW_S, Shape
+from emulation.shaping import MIN_WINDOW_BYTES, WINDOW_S, Shape, window_bytes
 from experiments.spec import Eps, Experiment, Fabric, Ocs
 from topologies.cluster import PRIORITY_RTO_MIN_MS, RTO_MIN_MS, Cluster
 from workloads.request import Request
@@ -60,7 +60,7 @@ class FabricPlan:
         """TCP's window on KV routes, payload: what keeps a link busy, and what is on its way on the longest path of the
         fabric, there and back."""
         on_its_way_bytes = self.kv_goodput_bps / 8 * 2 * PATH_LINKS * self.link_delay_s
-        return Shape(self.kv_goodput_bps).window_bytes + round(on_its_way_bytes)
+        return window_bytes(self.kv_goodput_bps) + round(on_its_way_bytes)
 
     @property
     def rto_min_ms(self) -> int:

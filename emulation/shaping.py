@@ -48,6 +48,11 @@ BURST_S, MIN_BURST_BYTES = 0.0005, 2 * SEGMENT_BYTES
 LEAF_SHARE = 1 / 1000
 
 
+def window_bytes(goodput_bps: float) -> int:
+    """TCP's window of a KV connection over links of this rate, payload, without what propagation delays add."""
+    return max(MIN_WINDOW_BYTES, round(goodput_bps / 8 * WINDOW_S))
+
+
 class ShapingError(ValueError):
     """A rate tc cannot make, or a qdisc that is not what was asked for: says the interface, both values, the remedy."""
 
@@ -115,8 +120,8 @@ class Shape:
 
     @property
     def window_bytes(self) -> int:
-        """TCP's window of a KV connection over such a link, payload, without what propagation delays add."""
-        return max(MIN_WINDOW_BYTES, round(self.goodput_bps / 8 * WINDOW_S))
+        """TCP's window of a KV connection over such links."""
+        return window_bytes(self.goodput_bps)
 
     @property
     def queue_bytes(self) -> int:
