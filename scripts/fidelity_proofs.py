@@ -137,7 +137,8 @@ def quiet(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def _until_too_much(options: argparse.Namespace, fabric: int, reference_s: Any, kept_up: bool) -> Iterator[Row]:
-    """More and more bytes in the same time. reference_s: p50 and p95 of TTFT at the demo's own rate scale."""
+    """More and more bytes in the same time; a verdict that is valid at the last factor too says nothing, and does not
+    hold. reference_s: p50 and p95 of TTFT at the demo's own rate scale."""
     for factor in RATE_FACTORS:
         result = measure(fabric, *window(options.window_s), f"scale.rate_scale={factor * 1e-4:g}")
         row: Row = {"run": f"x{factor} rate scale", "fabric": fabric}
