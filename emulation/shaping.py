@@ -33,7 +33,8 @@ QUEUES = ("drr", "fifo", "priority")
 MIN_GOODPUT_BPS, MAX_GOODPUT_BPS = 150e3, 20e9
 # What a KV connection may have under way, payload: time of its link, and at least (docs/decisions/0009). A receiver
 # wakes for 32 KB, so half of it is always on its way; in packets it is the same for slower (dilated) links.
-WINDOW_S, MIN_WINDOW_BYTES = 0.0142, 64_000
+MIN_WINDOW_BYTES = 64_000
+WINDOW_S = MIN_WINDOW_BYTES * 8 / 36e6
 # A queue holds the windows of so many connections, so that a port drops nothing before that many share one queue. One
 # level of a priority fabric is shared by all sources: it holds two send buffers (`emulation.transfer`: 50 ms each).
 QUEUE_WINDOWS, PRIORITY_QUEUE_WINDOWS = 4, 8

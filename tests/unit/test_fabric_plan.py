@@ -73,7 +73,7 @@ def test_queue_window_and_timeout_are_those_of_the_wiring(overrides, rto_min_ms,
 @pytest.mark.parametrize(
     ("overrides", "window_bytes"),
     [
-        (("scale.rate_scale=1e-3",), 639_000),
+        (("scale.rate_scale=1e-3",), 640_000),
         # eight links of 10 us there and back: 80 us of 4.5 MB/s
         (("cluster.link_delay_us=10",), 64_360),
         # dilated four times, the delay is four times as long and the rate a quarter

@@ -35,7 +35,7 @@ def test_the_queue_holds_whole_packets_and_the_burst_two_segments_at_any_rate(go
 
 def test_a_link_ten_times_as_fast_keeps_its_queueing_delay():
     fast = Shape(360e6)
-    assert fast.queue_bytes / fast.wire_bps == pytest.approx(DEMO.queue_bytes / DEMO.wire_bps, rel=2e-3)
+    assert fast.queue_bytes / fast.wire_bps == pytest.approx(DEMO.queue_bytes / DEMO.wire_bps, rel=1e-3)
 
 
 def test_every_rate_is_told_in_bits_and_every_size_in_bytes():
