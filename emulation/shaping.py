@@ -4,11 +4,11 @@ Goodput is TCP payload; the wire carries 1,514 bytes (Ethernet, IP, TCP with tim
 what HTB counts, whole GSO packets segment by segment. So HTB's rate is goodput x 1514/1448, always in bits per second.
 
     fifo       root htb -> one class -> bfifo
-    drr        root htb -> one class -> 16 leaf classes by source address, each with its own bfifo
+    drr        root htb -> one class -> up to 32 leaf classes by source address, each with its own bfifo
     priority   root htb -> one class -> a leaf class for each level of `marks`, and one for what is unmarked
 
 HTB serves leaf classes of one priority by deficit round robin as long as they borrow: their own rate is next to
-nothing, their ceiling the link's rate. So 16 sources on a link share it equally, and one alone has all of it. Among
+nothing, their ceiling the link's rate. So as many sources on a link share it equally, and one alone has all of it. Among
 classes of different priority the first one that has a packet sends it. Hosts of such links send no TCP timestamps
 (`topologies.wiring.UNORDERED_SYSCTLS`), so a segment carries 1,460 bytes there.
 """
@@ -27,7 +27,7 @@ MSS_BYTES = 1448
 MSS_WITHOUT_TIMESTAMPS_BYTES = 1460
 SEGMENT_BYTES = 1514
 GSO_MAX_BYTES = 9000
-CLASSES = 16
+MASK_BITS = 5
 QUEUES = ("drr", "fifo", "priority")
 # Outside these a packet of 9,000 bytes takes over half a second, or a software path cannot keep up.
 MIN_GOODPUT_BPS, MAX_GOODPUT_BPS = 150e3, 20e9
@@ -71,7 +71,7 @@ class Shape:
     """What one end of a link does to what it sends.
 
     goodput_bps: TCP payload, bits per second. queue: "drr" | "fifo" | "priority". source_mask: source-address bits
-    (IPv4, as a 32-bit number) that choose among at most 16 classes of drr. gso_max_bytes: largest packet the senders
+    (IPv4, as a 32-bit number) that choose among at most 32 classes of drr. gso_max_bytes: largest packet the senders
     build; the queue holds at least one. delay_s: propagation delay, wall seconds; 0 is none and needs no netem. Raises
     ShapingError on a rate, mask or delay that cannot be made.
     """
@@ -90,9 +90,9 @@ class Shape:
             )
         if self.queue not in QUEUES:
             raise ShapingError(f"queue {self.queue!r}: give {', '.join(QUEUES)}")
-        if self.queue == "drr" and not (0 < self.source_mask < 1 << 32 and self.source_mask.bit_count() <= 4):
+        if self.queue == "drr" and not (0 < self.source_mask < 1 << 32 and self.source_mask.bit_count() <= MASK_BITS):
             raise ShapingError(
-                f"source mask {self.source_mask:#x}: drr needs 1 to 4 bits, for at most {CLASSES} classes"
+                f"source mask {self.source_mask:#x}: drr needs 1 to {MASK_BITS} bits, for at most {1 << MASK_BITS} classes"
             )
         if not MSS_BYTES <= self.gso_max_bytes <= 65_536:
             raise ShapingError(f"gso_max_bytes is {self.gso_max_bytes}: give {MSS_BYTES} to 65536")

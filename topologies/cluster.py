@@ -15,6 +15,8 @@ from topologies.wiring import UNORDERED_SYSCTLS, WiredTopo, ipv4
 
 FABRICS = ("eps", "ocs", "none")
 MAX_RANKS = 16
+# Of a source address, as many bits as `emulation.shaping` has classes for.
+MASK_BITS = 5
 # A queue of 12.75 ms drains in three times that when three sources share a link: at 20 ms that alone is a timeout, at
 # 40 none was seen in 355 transfers of the demo.
 RTO_MIN_MS = 40
@@ -157,10 +159,6 @@ class Cluster(WiredTopo):
             fabric.attach(leaf, (name, "host0"), ip, ["default"], roles=("leaf-to-host", "host-nic"), port=name)
 
     def _wire_packet_fabric(self, queue: str, links_in_one: int) -> None:
-        rank_bits = min(2, (self._ranks - 1).bit_length())
-        # Sources on an uplink differ by rank (second octet) and instance (low bits); on the way to one GPU NIC only
-        # by instance.
-        uplink_mask = ((1 << rank_bits) - 1) << 16 | ((1 << (4 - rank_bits)) - 1)
         fabric = LeafSpineFabric(
             self,
             leaf_name="kl",
@@ -171,7 +169,7 @@ class Cluster(WiredTopo):
             loopbacks=("10.255.2", "10.255.3"),
             goodput_bps=None if self._goodput_bps is None else self._goodput_bps * links_in_one,
             queue=queue,
-            source_mask=uplink_mask,
+            source_mask=uplink_source_mask(self._ranks),
         )
         for instance in self.instances:
             if queue == "priority":
@@ -185,7 +183,7 @@ class Cluster(WiredTopo):
                     roles=("leaf-to-gpu", "gpu-nic"),
                     port=leaf_port(instance.name, rank),
                     queue=queue,
-                    source_mask=0xF,
+                    source_mask=0xF,  # on the way to one GPU NIC instances alone differ
                     goodput_bps=self._goodput_bps,
                     rto_min_ms=self._rto_min_ms,
                     window_bytes=self._window_bytes,
@@ -222,6 +220,17 @@ class Cluster(WiredTopo):
                     window_bytes=self._window_bytes,
                 )
                 self.planes.append(plane)
+
+
+def uplink_source_mask(ranks: int) -> int:
+    """The source-address bits that tell the flows on an uplink apart: rank (second octet), then instance (low bits).
+
+    So each GPU NIC of a rack of 32 GPUs has a DRR class of its own on the way up. On the way down, and in larger
+    racks, two that share a class have one share between them.
+    """
+    rank_bits = (ranks - 1).bit_length()
+    instance_bits = MASK_BITS - rank_bits
+    return ((1 << rank_bits) - 1) << 16 | ((1 << instance_bits) - 1)
 
 
 def seats_apart(counts: dict[str, int], per_rack: int) -> dict[tuple[str, int], int]:

@@ -55,7 +55,7 @@ class LeafSpine(WiredTopo):
             loopbacks=("10.255.0", "10.255.1"),
             goodput_bps=goodput_bps,
             queue=queue,
-            source_mask=0xF,
+            source_mask=0x1F,
         )
         for rack in range(racks):
             for index in range(hosts_per_rack):
@@ -69,7 +69,7 @@ class LeafSpine(WiredTopo):
                     port=name,
                     goodput_bps=goodput_bps,
                     queue=queue,
-                    source_mask=0xF,
+                    source_mask=0x1F,
                 )
 
 

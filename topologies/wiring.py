@@ -141,7 +141,7 @@ class WiredTopo(Topo):
         queue: how a router's end serves what it sends: "drr" (a class for each source), "fifo", or "priority" (a class
         for each level that packets are marked with). The one source of a host's end needs no classes of its own, but
         its levels do.
-        source_mask: the source-address bits that tell drr's classes apart, at most 16 values.
+        source_mask: the source-address bits that tell drr's classes apart, at most 32 values.
         Raises ValueError on an unknown queue or an interface name the kernel cannot hold.
         """
         if queue not in ("drr", "fifo", "priority"):

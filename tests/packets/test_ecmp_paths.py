@@ -25,7 +25,7 @@ def uplink_bytes(testbed, leaf: str, uplinks: int) -> list[int]:
     return [counters[f"ks{uplink}"].tx_bytes for uplink in range(uplinks)]
 
 
-@pytest.mark.parametrize(("uplinks", "ranks"), [(2, 1), (3, 2)])
+@pytest.mark.parametrize(("uplinks", "ranks"), [(2, 1), (3, 2), (11, 1)])
 def test_every_flow_takes_the_uplink_of_its_pool(make_testbed, uplinks, ranks):
     cluster = cluster_with(uplinks, gpus_per_instance=ranks)
     testbed = make_testbed(cluster)

@@ -109,7 +109,7 @@ def test_a_rate_that_cannot_be_made_is_refused_with_its_value(goodput_bps):
     [
         ({"queue": "red"}, "queue 'red'"),
         ({"queue": "drr"}, "source mask 0x0"),
-        ({"queue": "drr", "source_mask": 0x1F}, "source mask 0x1f"),
+        ({"queue": "drr", "source_mask": 0x3F}, "source mask 0x3f"),
         ({"gso_max_bytes": 100}, "gso_max_bytes is 100"),
     ],
 )

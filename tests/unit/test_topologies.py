@@ -161,13 +161,15 @@ def test_the_rto_floor_is_on_kv_routes_only():
     assert {route.prefix: route.rto_min_ms for route in info["routes"]} == {"default": None, "10.64.0.0/16": 7}
 
 
-def test_the_sources_of_a_rack_fall_into_different_drr_classes_on_its_uplinks():
-    cluster = demo(gpus_per_instance=4)
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8, 16])
+def test_the_32_sources_of_a_rack_have_drr_classes_of_their_own_on_its_uplinks(ranks):
+    instances = 32 // ranks
+    cluster = demo(gpus_per_instance=ranks, prefill_instances=instances, instances_per_rack=instances)
     mask = cluster.linkInfo("kl0", "ks0")["source_mask"]
     sources = [ip for i in cluster.instances if i.rack == 0 for ip in i.gpu_ips]
     classes = {int(ipaddress.IPv4Address(ip)) & mask for ip in sources}
-    assert mask.bit_count() == 4
-    assert len(classes) == len(sources) == 16
+    assert mask.bit_count() == 5
+    assert len(classes) == len(sources) == 32
 
 
 def test_a_host_and_a_kv_link_carry_what_the_specification_says():
