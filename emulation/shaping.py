@@ -8,8 +8,8 @@ what HTB counts, whole GSO packets segment by segment. So HTB's rate is goodput 
     priority   root htb -> one class -> a leaf class for each level of `marks`, and one for what is unmarked
 
 HTB serves leaf classes of one priority by deficit round robin as long as they borrow: their own rate is next to
-nothing, their ceiling the link's rate. So as many sources on a link share it equally, and one alone has all of it. Among
-classes of different priority the first one that has a packet sends it. Hosts of such links send no TCP timestamps
+nothing, their ceiling the link's rate. So as many sources on a link share it equally, and one alone has all of it.
+Among classes of different priority the first one that has a packet sends it. Hosts of such links send no TCP timestamps
 (`topologies.wiring.UNORDERED_SYSCTLS`), so a segment carries 1,460 bytes there.
 """
 
@@ -92,7 +92,8 @@ class Shape:
             raise ShapingError(f"queue {self.queue!r}: give {', '.join(QUEUES)}")
         if self.queue == "drr" and not (0 < self.source_mask < 1 << 32 and self.source_mask.bit_count() <= MASK_BITS):
             raise ShapingError(
-                f"source mask {self.source_mask:#x}: drr needs 1 to {MASK_BITS} bits, for at most {1 << MASK_BITS} classes"
+                f"source mask {self.source_mask:#x}: drr needs 1 to {MASK_BITS} bits, "
+                f"for at most {1 << MASK_BITS} classes"
             )
         if not MSS_BYTES <= self.gso_max_bytes <= 65_536:
             raise ShapingError(f"gso_max_bytes is {self.gso_max_bytes}: give {MSS_BYTES} to 65536")
