@@ -58,8 +58,10 @@ def test_work_of_a_short_window_at_128_gpus(benchmark, script, fabric_name, acti
 @pytest.mark.parametrize(("fabric_name", "limit_s"), [("eps-2to1-ecmp", 8.0), ("ocs-25ms", 4.0)])
 @pytest.mark.parametrize("transfer", ["pull", "layerwise"])
 def test_a_window_of_330_s(script, transfer, fabric_name, limit_s):
-    small = script.measure(128, 330.0, transfer, fabric_name, 3)
-    large = script.measure(256, 330.0, transfer, fabric_name, 3)
-    assert small.cpu_s <= limit_s
-    assert large.cpu_s <= 2.5 * small.cpu_s
-    assert large.peak_mib < 1024
+    # in turn, so that a processor that slows down for a minute slows both
+    rounds = [[script.measure(gpus, 330.0, transfer, fabric_name, 1) for gpus in (128, 256)] for _ in range(4)]
+    small_s, large_s = (min(row.cpu_s for row in rows) for rows in zip(*rounds, strict=True))
+    print(f"{small_s:.2f} s, and {large_s / small_s:.2f} times that at 256 GPUs")
+    assert small_s <= limit_s
+    assert large_s <= 2.5 * small_s
+    assert max(large.peak_mib for _, large in rounds) < 1024
