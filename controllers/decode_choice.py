@@ -52,15 +52,11 @@ class CircuitAware:
 
     def choose(self, demand: Demand, candidates: Sequence[Candidate], now_s: float) -> str:
         """Algorithm 1, line 4."""
-        gaps = {candidate.decode: candidate.gap() for candidate in candidates}
-        in_time = [
-            candidate
-            for candidate in candidates
-            if gaps[candidate.decode].stands
-            and gaps[candidate.decode].live_s <= candidate.wanted_live_s + SAME_INSTANT_S
-        ]
-        if in_time:
-            return min(in_time, key=_load).decode
+        gaps: dict[str, Gap] = {}
+        for candidate in sorted(candidates, key=_load):
+            gap = gaps[candidate.decode] = candidate.gap()
+            if gap.stands and gap.live_s <= candidate.wanted_live_s + SAME_INSTANT_S:
+                return candidate.decode
         # rounding keeps float noise from overriding the load
         return min(
             candidates, key=lambda candidate: (round(gaps[candidate.decode].live_s, 9), *_load(candidate))

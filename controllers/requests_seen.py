@@ -90,12 +90,12 @@ class RequestsSeen:
             return demand.head_bytes > 0 and (decode != served if demand.migrates is None else demand.migrates)
 
         reachable = self._reachable[demand.prefill]
-        by_age = sorted(reachable, key=self._last_chosen.__getitem__)
+        rank = {decode: at for at, decode in enumerate(sorted(reachable, key=self._last_chosen.__getitem__))}
         candidates = [
             Candidate(
                 decode=decode,
                 unfinished=self.unfinished[decode],
-                rank=by_age.index(decode),
+                rank=rank[decode],
                 served=decode == served,
                 previous=decode == self._previous.get(demand.prefill),
                 wanted_live_s=wanted_live_s(head_moves(decode)),

@@ -24,7 +24,7 @@ LIMITATIONS = (
     "fluid flows: no slow start, no queue, no retransmission or timeout, and no last packet that a shaper lets out "
     "early: a transfer differs by a millisecond or two whatever its size",
     "links are shared max-min fair by flow and at once; the emulation shares them by source address (deficit round "
-    "robin over 16 classes) and TCP needs some round trips to find its share",
+    "robin over 32 classes) and TCP needs some round trips to find its share",
     "constants are medians: the spread of control, switching and timers is not modelled",
     "decisions follow loads: one request that ends a millisecond earlier can send those behind it elsewhere, so "
     "residuals of single requests are larger than those of means",
