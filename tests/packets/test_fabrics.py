@@ -138,7 +138,9 @@ def test_twelve_transfers_over_eight_uplinks_have_two_thirds_of_a_port_each(make
 
 
 def test_each_of_five_on_an_uplink_has_a_fifth_of_what_one_alone_has(make_testbed):
-    fabric = Fabric(make_testbed, prefill_instances=5, decode_instances=5, instances_per_rack=5, window_bytes=64_000)
+    """Four ranks: of 32 NICs of a rack no two share a class, not even the first's and the fifth's."""
+    options = {"prefill_instances": 5, "decode_instances": 5, "instances_per_rack": 5, "gpus_per_instance": 4}
+    fabric = Fabric(make_testbed, window_bytes=64_000, **options)
     alone_bps = goodputs([fabric.path("p0", "d0", 1)], transfer_bytes=2_000_000)[0].goodput_bps
 
     def measure() -> tuple[float, float]:
