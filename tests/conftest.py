@@ -31,6 +31,9 @@ def pytest_configure() -> None:
     NodeManager.EXIT_TIMEOUT = 60
     with contextlib.suppress(ValueError):  # not in the main thread: whoever started that has a handler of its own
         signal.signal(signal.SIGTERM, _ended)
+        # a shell starts what it puts in the background with SIGINT ignored, and what the tests start would inherit that
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
