@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from emulation import marks
+from topologies.wiring import SOURCE_MASK_BITS
 
 MSS_BYTES = 1448
 MSS_WITHOUT_TIMESTAMPS_BYTES = 1460
 SEGMENT_BYTES = 1514
 GSO_MAX_BYTES = 9000
-MASK_BITS = 5
 QUEUES = ("drr", "fifo", "priority")
 # Outside these a packet of 9,000 bytes takes over half a second, or a software path cannot keep up.
 MIN_GOODPUT_BPS, MAX_GOODPUT_BPS = 150e3, 20e9
@@ -90,10 +90,12 @@ class Shape:
             )
         if self.queue not in QUEUES:
             raise ShapingError(f"queue {self.queue!r}: give {', '.join(QUEUES)}")
-        if self.queue == "drr" and not (0 < self.source_mask < 1 << 32 and self.source_mask.bit_count() <= MASK_BITS):
+        if self.queue == "drr" and not (
+            0 < self.source_mask < 1 << 32 and self.source_mask.bit_count() <= SOURCE_MASK_BITS
+        ):
             raise ShapingError(
-                f"source mask {self.source_mask:#x}: drr needs 1 to {MASK_BITS} bits, "
-                f"for at most {1 << MASK_BITS} classes"
+                f"source mask {self.source_mask:#x}: drr needs 1 to {SOURCE_MASK_BITS} bits, "
+                f"for at most {1 << SOURCE_MASK_BITS} classes"
             )
         if not MSS_BYTES <= self.gso_max_bytes <= 65_536:
             raise ShapingError(f"gso_max_bytes is {self.gso_max_bytes}: give {MSS_BYTES} to 65536")

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 
 from topologies.circuit import GpuNic, Plane, add_plane
 from topologies.fabric import LeafSpineFabric
-from topologies.wiring import UNORDERED_SYSCTLS, WiredTopo, ipv4
+from topologies.wiring import SOURCE_MASK_BITS, UNORDERED_SYSCTLS, WiredTopo, ipv4
 
 FABRICS = ("eps", "ocs", "none")
 MAX_RANKS = 16
-# Of a source address, as many bits as `emulation.shaping` has classes for.
-MASK_BITS = 5
 # A queue of 12.75 ms drains in three times that when three sources share a link: at 20 ms that alone is a timeout, at
 # 40 none was seen in 355 transfers of the demo.
 RTO_MIN_MS = 40
@@ -229,7 +227,7 @@ def uplink_source_mask(ranks: int) -> int:
     racks, two that share a class have one share between them.
     """
     rank_bits = (ranks - 1).bit_length()
-    instance_bits = MASK_BITS - rank_bits
+    instance_bits = SOURCE_MASK_BITS - rank_bits
     return ((1 << rank_bits) - 1) << 16 | ((1 << instance_bits) - 1)
 
 

@@ -42,6 +42,8 @@ HOST_SYSCTLS = COMMON_SYSCTLS | {
 # For hosts whose packets overtake each other because their priority changes: with timestamps a receiver takes one that
 # comes late for a duplicate of an older connection (PAWS) and drops it in silence, and TCP waits for a timeout.
 UNORDERED_SYSCTLS = {"net.ipv4.tcp_timestamps": "0"}
+# Source-address bits that choose among the classes of drr: 32 of them, one for each NIC of a rack of 32 GPUs.
+SOURCE_MASK_BITS = 5
 
 
 @dataclass(frozen=True, slots=True)
