@@ -12,8 +12,8 @@ from commands.door import BAD_INPUT, fail, wide_console
 
 def report(run_directory: Annotated[Path, typer.Argument(help="directory of a run")]) -> None:
     """Write report.html again, from the artifacts alone."""
-    from results.artifacts import ArtifactError
-    from results.report import write_report
+    from results.records.artifacts import ArtifactError
+    from results.report.report import write_report
 
     try:
         typer.echo(write_report(run_directory))
@@ -29,8 +29,8 @@ def compare(
     ] = False,
 ) -> None:
     """Runs side by side, from their artifacts alone."""
-    from results.artifacts import ArtifactError
-    from results.compare import compare as compare_runs
+    from results.records.artifacts import ArtifactError
+    from results.report.compare import compare as compare_runs
 
     try:
         found = compare_runs(first, *others, allow_different_arrivals=different_arrivals)

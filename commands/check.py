@@ -10,15 +10,15 @@ import typer
 from commands.door import BAD_INPUT, fail
 
 if TYPE_CHECKING:
-    from experiments.spec import Experiment
+    from experiments.schema.spec import Experiment
 
 
 def checked(path: Path, overrides: list[str], seed: int | None, *, dry_run: bool, emulated: bool = False) -> Experiment:
     """The experiment, with requests in every window, and with links that can be made where it is to be `emulated`;
     with `dry_run` it is printed, and that is all."""
-    from emulation.plan_checks import refusals
-    from experiments import rules
-    from experiments.spec import SpecError, load
+    from emulation.doctor.plan_checks import refusals
+    from experiments.schema import rules
+    from experiments.schema.spec import SpecError, load
     from workloads.traces.trace import TraceError
 
     try:

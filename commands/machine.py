@@ -27,8 +27,8 @@ def doctor(
     overrides: Overrides = None,
 ) -> None:
     """What this machine can do, what is missing, and the remedy; exit 1 if it cannot run an experiment."""
-    from emulation.preflight import can_run, capabilities, doctor_table
-    from emulation.selftest import SelfTestError, client_error
+    from emulation.doctor.preflight import can_run, capabilities, doctor_table
+    from emulation.doctor.selftest import SelfTestError, client_error
 
     console = wide_console()
     found = capabilities()
@@ -48,15 +48,15 @@ def _advise(path: Path, overrides: list[str], console: Console) -> None:
     need_root("advice builds the experiment's networks")
     chosen = checked(path, overrides, None, dry_run=False, emulated=True)
 
-    from emulation.advice import MachineBusy, advise
-    from emulation.interrupts import Interrupted, interruptible
-    from emulation.ledger import LedgerError, RunLedger
-    from emulation.netns import NamespaceError
-    from emulation.ovs import OpenVSwitchError
-    from emulation.preflight import choose_datapath
-    from emulation.probe import ProbeError
-    from emulation.shaping import ShapingError
-    from emulation.testbed import TestbedError
+    from emulation.doctor.forecast import MachineBusy, advise
+    from emulation.doctor.preflight import choose_datapath
+    from emulation.linux.interrupts import Interrupted, interruptible
+    from emulation.linux.ledger import LedgerError, RunLedger
+    from emulation.linux.netns import NamespaceError
+    from emulation.network.ovs import OpenVSwitchError
+    from emulation.network.shaping import ShapingError
+    from emulation.network.testbed import TestbedError
+    from emulation.probe.link import ProbeError
 
     try:
         with interruptible(), RunLedger.open(f"doctor-{os.getpid()}") as ledger:
@@ -75,8 +75,8 @@ def _advise(path: Path, overrides: list[str], console: Console) -> None:
 
 def clean() -> None:
     """Remove exactly what dead runs of ours left behind (root)."""
-    from emulation.ledger import LedgerError, dead_runs
-    from emulation.ledger import clean as clean_run
+    from emulation.linux.ledger import LedgerError, dead_runs
+    from emulation.linux.ledger import clean as clean_run
 
     need_root("clean removes namespaces and processes")
     found = dead_runs()

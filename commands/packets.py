@@ -25,8 +25,8 @@ from commands.door import (
 from commands.replay import checked_replay, print_beside
 
 if TYPE_CHECKING:
-    from results.artifacts import RunDirectory
-    from results.summary import Summary
+    from results.records.artifacts import RunDirectory
+    from results.records.summary import Summary
 
 DEMO = ROOT / "experiments" / "demo.yaml"
 
@@ -86,16 +86,16 @@ def run_packets(
 
     from rich.console import Console
 
-    from emulation.experiment_run import run_experiment
-    from emulation.fabric_run import RunFailed
-    from emulation.interrupts import Interrupted
-    from emulation.ledger import LedgerError
-    from emulation.netns import NamespaceError
-    from emulation.ovs import OpenVSwitchError
-    from emulation.preflight import can_run, capabilities, choose_datapath, doctor_table
-    from emulation.testbed import TestbedError
-    from results.artifacts import RUNS, ArtifactError, RunDirectory
-    from results.table import print_summary
+    from emulation.doctor.preflight import can_run, capabilities, choose_datapath, doctor_table
+    from emulation.linux.interrupts import Interrupted
+    from emulation.linux.ledger import LedgerError
+    from emulation.linux.netns import NamespaceError
+    from emulation.network.ovs import OpenVSwitchError
+    from emulation.network.testbed import TestbedError
+    from emulation.run.experiment_run import run_experiment
+    from emulation.run.fabric_run import RunFailed
+    from results.records.artifacts import RUNS, ArtifactError, RunDirectory
+    from results.report.table import print_summary
 
     console = Console(highlight=False)
     found_capabilities = capabilities()
@@ -132,7 +132,7 @@ def run_packets(
 
 def with_twin(directory: RunDirectory, summary: Summary) -> Summary:
     """The summary with the twin's prediction; a twin that fails costs a line, never a run."""
-    from results.report import write_report
+    from results.report.report import write_report
     from simulation.validation import predict_beside
 
     try:

@@ -34,13 +34,13 @@ def paper(
     """The paper's figures and this project's side by side, with intervals over the paired windows."""
     from rich.console import Console
 
-    from experiments.spec import SpecError
+    from experiments.schema.spec import SpecError
     from paper.measure import measured
     from paper.plan import cells as cells_of_part
     from paper.plan import find_traces, form, parts_of
     from paper.report import Line, side_by_side, tally, write_artifacts
     from paper.rows import read_rows, reproduces
-    from results.artifacts import ArtifactError
+    from results.records.artifacts import ArtifactError
     from sweeps.axes import SweepError
     from sweeps.grid import GridDirectory
     from sweeps.inputs import all_inputs

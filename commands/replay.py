@@ -13,8 +13,8 @@ from commands.check import checked
 from commands.door import BAD_INPUT, fail
 
 if TYPE_CHECKING:
-    from results.artifacts import RunDirectory
-    from results.replay import Recorded
+    from results.records.artifacts import RunDirectory
+    from results.report.replay import Recorded
 
 #: A trace may have moved; anything else would be another experiment.
 _TRACE_PATH = re.compile(r"workload\.tenants\.\d+\.path=.*")
@@ -23,9 +23,9 @@ _TRACE_PATH = re.compile(r"workload\.tenants\.\d+\.path=.*")
 def checked_replay(path: Path, overrides: list[str], seed: int | None, *, dry_run: bool) -> Recorded:
     """The run in `path`, checked; says what of the machine and the versions differs. Ends the command where it cannot
     be made again (another trace, other arrivals, other seeds), and with `dry_run` where it can."""
-    from emulation.preflight import choose_datapath
-    from results.artifacts import ArtifactError, provenance
-    from results.replay import changes, other_arrivals, other_traces, recorded
+    from emulation.doctor.preflight import choose_datapath
+    from results.records.artifacts import ArtifactError, provenance
+    from results.report.replay import changes, other_arrivals, other_traces, recorded
     from topologies.wiring import COMMON_SYSCTLS
 
     strange = [override for override in overrides if not _TRACE_PATH.fullmatch(override)]
@@ -66,8 +66,8 @@ def print_beside(first: RunDirectory, second: RunDirectory) -> None:
     """Both runs side by side, and how near they came."""
     from rich.console import Console
 
-    from results.compare import compare
-    from results.replay import nearness
+    from results.report.compare import compare
+    from results.report.replay import nearness
 
     Console().print(compare(first.path, second.path))
     for line in nearness(first, second):

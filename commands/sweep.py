@@ -14,7 +14,7 @@ from commands.door import BAD_INPUT, INTERRUPTED, ExperimentFile, Overrides, See
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from experiments.spec import Experiment
+    from experiments.schema.spec import Experiment
     from sweeps.cell import Cell
     from sweeps.execute import Executed
     from sweeps.grid import GridDirectory
@@ -57,9 +57,9 @@ def sweep(
     """Run a grid: every combination of the axes, with every fabric and seed of the file (simulated unless told)."""
     from rich.console import Console
 
-    from experiments import rules
-    from experiments.spec import SpecError
-    from results.artifacts import ArtifactError, write_json, write_text
+    from experiments.schema import rules
+    from experiments.schema.spec import SpecError
+    from results.records.artifacts import ArtifactError, write_json, write_text
     from simulation.constants import Constants, ConstantsError, read_constants
     from sweeps.axes import SweepError, parse_axes
     from sweeps.grid import GridDirectory, cells_of
@@ -139,7 +139,7 @@ def compute(
 ) -> Executed:
     """Compute what is unfinished on workers that are gone afterwards, also after Ctrl-C and SIGTERM and where nothing
     can be written, which end the command with their exit status and say how to go on. Raises SweepError."""
-    from results.artifacts import ArtifactError
+    from results.records.artifacts import ArtifactError
     from sweeps.execute import execute, unfinished
     from sweeps.progress import GridProgress
     from sweeps.workers import workers as dask_workers
@@ -180,7 +180,7 @@ def check_arrivals(path: Path, cells: list[Cell]) -> None:
     nothing they depend on; of further seeds traces are read only where no synthetic tenant asks. Raises SweepError."""
     import yaml
 
-    from experiments.spec import Experiment
+    from experiments.schema.spec import Experiment
     from sweeps.axes import SweepError
     from sweeps.cell import of_arrivals
     from workloads.traces.trace import TraceError
@@ -224,8 +224,8 @@ def _synthetic_asks(experiment: Experiment, seed: int) -> bool:
 
 def refusals_here(experiment: Experiment) -> list[str]:
     """What `run` refuses on this machine: rules that cannot be loaded, links and names that cannot be made."""
-    from emulation import plan_checks
-    from experiments import rules
+    from emulation.doctor import plan_checks
+    from experiments.schema import rules
 
     return rules.refusals(experiment) + plan_checks.refusals(experiment)
 

@@ -22,7 +22,7 @@ def trace(
     """What would be replayed of a trace: rows, percentiles of tokens, prefix hits, load and KV demand of a cluster."""
     import json
 
-    from experiments.spec import SpecError, load
+    from experiments.schema.spec import SpecError, load
     from workloads.traces.formats import SOURCES, open_trace
     from workloads.traces.summary import Server, lines, summarise
     from workloads.traces.trace import TraceError
@@ -50,7 +50,7 @@ def fit(
     ] = None,
 ) -> None:
     """Fit a prefill timing model to measurements, and write it as a file that prefill.timing takes."""
-    from results.artifacts import ArtifactError, write_text
+    from results.records.artifacts import ArtifactError, write_text
     from workloads.prefill_fit import FitError, read_samples, timing_yaml
     from workloads.prefill_fit import fit as fit_timing
 

@@ -13,7 +13,7 @@ from commands.door import BAD_INPUT, ArtifactDir, ExperimentFile, Overrides, See
 from commands.packets import run_packets
 
 if TYPE_CHECKING:
-    from results.artifacts import RunDirectory
+    from results.records.artifacts import RunDirectory
 
 
 def simulate(
@@ -27,8 +27,8 @@ def simulate(
     ] = None,
 ) -> None:
     """Predict an experiment with ideal flows in virtual time: the same artifacts as run, no root, no network."""
-    from results.artifacts import RUNS, ArtifactError, RunDirectory
-    from results.table import print_summary
+    from results.records.artifacts import RUNS, ArtifactError, RunDirectory
+    from results.report.table import print_summary
     from simulation.constants import Constants, ConstantsError, read_constants
     from simulation.experiment_run import simulate_experiment
 
@@ -61,7 +61,7 @@ def validate(
     ] = None,
 ) -> None:
     """Run an experiment with real packets (root) and on the twin, and say what they disagree on."""
-    from results.artifacts import ArtifactError, RunDirectory
+    from results.records.artifacts import ArtifactError, RunDirectory
 
     if (experiment is None) == (run is None):
         fail("give an experiment file to run, or --run DIR of a finished run", BAD_INPUT)
@@ -84,8 +84,8 @@ def validate(
 def _write_residuals(directory: RunDirectory, write_to: Path) -> None:
     from rich.console import Console
 
-    from experiments.spec import SpecError
-    from results.artifacts import ArtifactError, write_json
+    from experiments.schema.spec import SpecError
+    from results.records.artifacts import ArtifactError, write_json
     from simulation.validation import ValidationError, residual_table, validate
     from workloads.traces.trace import TraceError
 

@@ -9,10 +9,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from controllers import commit_rules, decode_choice
-from controllers.placement import PacketPlacement
-from controllers.reservations import Reservations
-from controllers.switching import Plane
+from controllers.commit_rules import load as commit_rules
+from controllers.core.placement import PacketPlacement
+from controllers.core.reservations import Reservations
+from controllers.core.switching import Plane
+from controllers.decode_choices import load as decode_choice
 
 Seconds = Annotated[float, Field(ge=0)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from experiments.source import read
+from experiments.schema.source import read
 from sweeps.axes import SweepError, parse_axes
 from sweeps.cell import Cell
 from sweeps.grid import cells_of

@@ -14,7 +14,7 @@ from rich import box
 from rich.table import Table
 
 from paper.rows import Found, Row, Verdict
-from results.artifacts import write_json, write_text
+from results.records.artifacts import write_json, write_text
 
 TEMPLATES = Path(__file__).with_name("templates")
 _STYLES: dict[Verdict, str] = {"yes": "green", "partly": "yellow", "no": "bold red", "not measured": "dim"}

@@ -22,11 +22,11 @@ ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path[0] = str(ROOT)
 
-from emulation.fabric_plan import FabricPlan  # noqa: E402
-from emulation.ledger import RunLedger  # noqa: E402
-from emulation.preflight import choose_datapath  # noqa: E402
-from emulation.testbed import Testbed  # noqa: E402
-from experiments.spec import load  # noqa: E402
+from emulation.doctor.preflight import choose_datapath  # noqa: E402
+from emulation.linux.ledger import RunLedger  # noqa: E402
+from emulation.network.testbed import Testbed  # noqa: E402
+from emulation.plan.fabric_plan import FabricPlan  # noqa: E402
+from experiments.schema.spec import load  # noqa: E402
 from topologies.cluster import Cluster  # noqa: E402
 
 SLICE = ROOT / "experiments" / "paper" / "slice.yaml"

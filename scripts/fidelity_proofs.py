@@ -42,12 +42,12 @@ if __name__ == "__main__":
 
 import numpy as np  # noqa: E402
 
-from emulation.fabric_plan import FabricPlan  # noqa: E402
-from emulation.fabric_run import FabricResult, FabricRun  # noqa: E402
-from emulation.interrupts import Interrupted, interruptible  # noqa: E402
-from emulation.ledger import RunLedger  # noqa: E402
-from emulation.preflight import choose_datapath  # noqa: E402
-from experiments.spec import load  # noqa: E402
+from emulation.doctor.preflight import choose_datapath  # noqa: E402
+from emulation.linux.interrupts import Interrupted, interruptible  # noqa: E402
+from emulation.linux.ledger import RunLedger  # noqa: E402
+from emulation.plan.fabric_plan import FabricPlan  # noqa: E402
+from emulation.run.fabric_run import FabricResult, FabricRun  # noqa: E402
+from experiments.schema.spec import load  # noqa: E402
 
 DEMO = ROOT / "experiments" / "demo.yaml"
 #: Of the demo's fabrics, by their place in the file.
@@ -58,7 +58,7 @@ RATE_FACTORS = (10, 30, 100)
 MEDIAN_EXCESS_MS, P95_EXCESS_MS = 5.0, 15.0
 Row = dict[str, Any]
 #: How reasons name what is not the run's, where a verdict tells nothing of the scale, and what is too high where it
-#: does (emulation/thresholds.py, paths.py).
+#: does (emulation/verdict/thresholds.py, paths.py).
 OTHERS = ("other programs", "hypervisor", "other machines on this host")
 SCALE = ("time_dilation", "rate_scale")
 

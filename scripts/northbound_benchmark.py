@@ -32,13 +32,13 @@ ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path[0] = str(ROOT)
 
-from emulation.children import end, spawn  # noqa: E402
-from emulation.controller_process import NORTHBOUND_PORT  # noqa: E402
-from emulation.fabric_plan import FabricPlan  # noqa: E402
-from emulation.fabric_run import FabricResult, FabricRun  # noqa: E402
-from emulation.ledger import RunLedger  # noqa: E402
-from emulation.preflight import choose_datapath  # noqa: E402
-from experiments.spec import Experiment, Fabric, SpecError, load  # noqa: E402
+from emulation.doctor.preflight import choose_datapath  # noqa: E402
+from emulation.linux.children import end, spawn  # noqa: E402
+from emulation.linux.ledger import RunLedger  # noqa: E402
+from emulation.plan.fabric_plan import FabricPlan  # noqa: E402
+from emulation.run.controller_process import NORTHBOUND_PORT  # noqa: E402
+from emulation.run.fabric_run import FabricResult, FabricRun  # noqa: E402
+from experiments.schema.spec import Experiment, Fabric, SpecError, load  # noqa: E402
 from scripts.northbound_load import lead_s  # noqa: E402
 from topologies.cluster import Cluster  # noqa: E402
 

@@ -38,8 +38,8 @@ ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path[0] = str(ROOT)
 
-from emulation.interrupts import Interrupted, interruptible, shielded  # noqa: E402
-from results.artifacts import ArtifactError, sha256, write_text  # noqa: E402
+from emulation.linux.interrupts import Interrupted, interruptible, shielded  # noqa: E402
+from results.records.artifacts import ArtifactError, sha256, write_text  # noqa: E402
 from sweeps.axes import SweepError  # noqa: E402
 from sweeps.grid import GridDirectory  # noqa: E402
 from sweeps.source import source_digest  # noqa: E402

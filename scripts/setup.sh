@@ -157,7 +157,7 @@ check_venv() {
     prometheus_client pyroute2 pytest scapy.layers.inet scapy.utils xdist.dsession
 END
   "${python[@]}" -m compileall -qq -j 0 "$here"/.venv/lib/python*/site-packages/{_pytest,cryptography,narwhals,pydantic,pytest_benchmark,rich,typer}
-  "${python[@]}" "$here/scripts/ryu_manager.py" --version
+  "${python[@]}" "$here/controllers/ryu_app/manager.py" --version
 }
 
 set_up_venv() {

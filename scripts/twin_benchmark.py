@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from experiments.spec import Experiment, load  # noqa: E402
+from experiments.schema.spec import Experiment, load  # noqa: E402
 from simulation.twin import Twin  # noqa: E402
 
 SPEC = ROOT / "experiments" / "twin-speed.yaml"

@@ -9,13 +9,13 @@ from typing import Any
 
 import yaml
 
-from experiments.spec import Experiment, Fabric
-from results.accounting import account_run
-from results.artifacts import RunDirectory, provenance
-from results.collisions import account_ecmp
-from results.metrics import summarise
-from results.report import write_report
-from results.summary import RunSummary, Summary
+from experiments.schema.spec import Experiment, Fabric
+from results.metrics.accounting import account_run
+from results.metrics.collisions import account_ecmp
+from results.metrics.metrics import summarise
+from results.records.artifacts import RunDirectory, provenance
+from results.records.summary import RunSummary, Summary
+from results.report.report import write_report
 from simulation.constants import Constants
 from simulation.twin import Twin, TwinResult
 from workloads.request import Request

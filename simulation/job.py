@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from controllers.demand import Placement
-from controllers.reservations import Reservations
+from controllers.core.demand import Placement
+from controllers.core.reservations import Reservations
 from simulation.release import Piece
 from workloads.prefill import PrefillPlan
 from workloads.request import Request

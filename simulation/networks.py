@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from controllers.calendar import SAME_INSTANT_S, Window
-from controllers.reservations import Reservations
+from controllers.core.calendar import SAME_INSTANT_S, Window
+from controllers.core.reservations import Reservations
 from simulation.clock import VirtualClock
 from simulation.constants import Constants
 from simulation.fair_share import FairNetwork

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.spec import Eps, Experiment
+from experiments.schema.spec import Eps, Experiment
 from topologies.cluster import Cluster, Instance
 
 #: Whether a routing hashes each flow onto one uplink, or spreads it over all of them.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from controllers import config as controller_config
-from controllers.demand import FabricController
-from experiments.spec import Experiment, Fabric, Ocs
+from controllers.core.demand import FabricController
+from experiments.schema.spec import Experiment, Fabric, Ocs
 from simulation.constants import Constants
 from topologies.cluster import Cluster
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import pandas as pd
 
-from controllers.demand import Demand, FabricController, Placement
-from controllers.reservations import Reservations
-from experiments.spec import Eps, Experiment, Fabric, Ocs
-from results.accounting import part_bytes_of, with_sizes
-from results.collisions import with_collisions
-from results.merge import Frames, merge
-from results.schema import LINKS
+from controllers.core.demand import Demand, FabricController, Placement
+from controllers.core.reservations import Reservations
+from experiments.schema.spec import Eps, Experiment, Fabric, Ocs
+from results.metrics.accounting import part_bytes_of, with_sizes
+from results.metrics.collisions import with_collisions
+from results.metrics.merge import Frames, merge
+from results.records.schema import LINKS
 from simulation.clock import VirtualClock
 from simulation.constants import Constants
 from simulation.job import Job, circuit_events

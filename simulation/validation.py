@@ -11,12 +11,12 @@ from typing import Any
 import pandas as pd
 from rich.table import Table as RichTable
 
-from experiments.spec import Experiment, Fabric, load
-from results.artifacts import RunDirectory
-from results.metrics import completed
-from results.residuals import residuals
-from results.schema import TTFT_PARTS
-from results.summary import RunSummary, Summary
+from experiments.schema.spec import Experiment, Fabric, load
+from results.metrics.metrics import completed
+from results.metrics.residuals import residuals
+from results.records.artifacts import RunDirectory
+from results.records.schema import TTFT_PARTS
+from results.records.summary import RunSummary, Summary
 from simulation.constants import Constants, from_fidelity
 from simulation.experiment_run import predict
 

@@ -22,9 +22,9 @@ from typing import Any, Literal
 
 import yaml
 
-from experiments.spec import Experiment, SpecError, load
-from results.artifacts import RunDirectory
-from results.tenants import by_tenant
+from experiments.schema.spec import Experiment, SpecError, load
+from results.metrics.tenants import by_tenant
+from results.records.artifacts import RunDirectory
 from simulation.constants import Constants
 from simulation.experiment_run import summary_of, write_tables
 from simulation.twin import Twin

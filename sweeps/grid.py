@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments import rules
-from experiments.source import read
-from experiments.spec import Experiment, load
-from results.artifacts import ArtifactError, RunDirectory, write_bytes, write_json
+from experiments.schema import rules
+from experiments.schema.source import read
+from experiments.schema.spec import Experiment, load
+from results.records.artifacts import ArtifactError, RunDirectory, write_bytes, write_json
 from simulation.constants import Constants
 from sweeps.axes import Axis, Point, SweepError, overrides, points
 from sweeps.cell import Cell, CellResult, Keep, Substrate

@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
-from experiments.models import is_timing_file
-from experiments.spec import Experiment
+from experiments.schema.models import is_timing_file
+from experiments.schema.spec import Experiment
 from sweeps.axes import SweepError
 
 #: (path of a file or name of a module, SHA-256 of its content), sorted.

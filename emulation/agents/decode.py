@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from emulation.agents.agent import Agent
 from emulation.agents.config import AgentConfig
 from emulation.agents.lines import CLOSED, LineLink, listen
+from emulation.agents.transfer import receive_now
 from emulation.agents.wire import FrameHeader, FrameReader, Message, WireError
-from emulation.transfer import receive_now
 from workloads.request import Request
 
 RECEIVE_BYTES = 256 * 1024

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 
 from emulation.agents.config import AgentConfig, InstanceConfig
-from emulation.transfer import KvConnection, open_connection
+from emulation.agents.transfer import KvConnection, open_connection
 from workloads.flow_hash import hashed_uplink
 
 

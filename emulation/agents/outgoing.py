@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from emulation.agents.clock import RunClock
 from emulation.agents.kernel import TcpCounters
+from emulation.agents.transfer import Frame, KvConnection, released_bytes
 from emulation.agents.wire import HEADER_BYTES, FrameHeader, Message, Part
 from emulation.scale import ScaleModel
-from emulation.transfer import Frame, KvConnection, released_bytes
 from workloads.serving import KvStream
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 from emulation.agents.clock import RunClock
 from emulation.agents.outgoing import OutgoingTransfer
+from emulation.agents.transfer import KvConnection
 from emulation.agents.wire import Message
-from emulation.transfer import KvConnection
 
 #: Wall seconds. A transfer of the demo's median takes 120 ms: word of it goes out several times while it moves.
 REPORT_S = 0.025

@@ -18,7 +18,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from emulation.marks import LEVELS
+from emulation.network.dscp import LEVELS
 
 Name = TypeVar("Name", bound=Hashable)
 

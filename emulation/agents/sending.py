@@ -8,8 +8,8 @@ from emulation.agents.decode_links import DecodeLinks
 from emulation.agents.job import Job
 from emulation.agents.kv_connections import KvConnections
 from emulation.agents.ranked import RankedTransfers
+from emulation.agents.transfer import KvConnection
 from emulation.agents.wire import Message, Part
-from emulation.transfer import KvConnection
 
 
 class KvSender:

@@ -1,7 +1,7 @@
 """A commit rule of one's own: in `pull`, commit when the prefill starts, not when its last chunk does."""
 
-from controllers.demand import Placement
-from controllers.reservations import Reservations
+from controllers.core.demand import Placement
+from controllers.core.reservations import Reservations
 
 
 class AtPrefillStart(Reservations):

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from controllers.decode_choice import Candidate
-from controllers.demand import Demand
+from controllers.core.decode_choice import Candidate
+from controllers.core.demand import Demand
 
 
 class Stickiest:

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from controllers.calendar import Ask
-from controllers.timetable import Timetable
+from controllers.core.calendar import Ask
+from controllers.core.timetable import Timetable
 
 TAU_S = 0.025
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-import scripts.ryu_manager  # noqa: F401  (prepares eventlet for Ryu's WSGI module)
+import controllers.ryu_app.manager  # noqa: F401  (prepares eventlet for Ryu's WSGI module)
 
 
 @pytest.fixture(autouse=True)

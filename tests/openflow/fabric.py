@@ -10,13 +10,13 @@ from typing import Any
 from ryu.lib import hub
 
 from controllers import config as controller_config
-from controllers.datapaths import Datapaths
-from controllers.demand import Demand
-from controllers.event_log import EventLog
-from controllers.fabric_shell import FabricShell
-from controllers.metrics import Metrics
-from controllers.purge import UnixctlError
-from controllers.reconfiguration import Switches
+from controllers.core.demand import Demand
+from controllers.ryu_app.datapaths import Datapaths
+from controllers.ryu_app.event_log import EventLog
+from controllers.ryu_app.fabric_shell import FabricShell
+from controllers.ryu_app.metrics import Metrics
+from controllers.ryu_app.purge import UnixctlError
+from controllers.ryu_app.reconfiguration import Switches
 from tests.openflow.fake_switch import FakeDatapath
 
 

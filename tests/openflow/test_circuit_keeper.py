@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from ryu.lib import hub
 
-from controllers import switching
-from controllers.demand import Demand, EventError
-from controllers.fabric_shell import Conflict
-from controllers.reconfiguration import STEPS
+from controllers.core import switching
+from controllers.core.demand import Demand, EventError
+from controllers.ryu_app.fabric_shell import Conflict
+from controllers.ryu_app.reconfiguration import STEPS
 from tests.openflow.fabric import Fabric
 from tests.openflow.fake_switch import FakeDatapath
 

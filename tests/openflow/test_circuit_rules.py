@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from ryu.ofproto import ofproto_protocol, ofproto_v1_3
 
-from controllers import switching
-from controllers.switching import Crossbar, Plane, PortInUse
+from controllers.core import switching
+from controllers.core.switching import Crossbar, Plane, PortInUse
 from tests.openflow.fake_switch import FlowTable
 
 PREFILLS = [f"p{number}" for number in range(5)]

@@ -10,8 +10,8 @@ import pytest
 
 from controllers import config as controller_config
 from controllers.config import ConfigError
-from controllers.placement import PacketPlacement
-from controllers.reservations import Reservations
+from controllers.core.placement import PacketPlacement
+from controllers.core.reservations import Reservations
 
 PLANE = {"bridge": "plane0", "dpid": 1, "unixctl": "/run/x.ctl", "ports": {"p0": 1, "p1": 2, "d0": 3}}
 CIRCUITS = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from full_disk import files_end_at
 
-from controllers.event_log import EventLog
+from controllers.ryu_app.event_log import EventLog
 
 
 def test_each_event_is_on_disk_as_a_line_when_write_returns(tmp_path: Path) -> None:

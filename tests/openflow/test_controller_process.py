@@ -42,7 +42,7 @@ class Controller:
         listen = ("--ofp-listen-host", "127.0.0.1", "--ofp-tcp-listen-port", str(self.openflow_port))
         listen += ("--wsapi-host", "127.0.0.1", "--wsapi-port", str(self.port))
         self.process = subprocess.Popen(
-            [sys.executable, "scripts/ryu_manager.py", *listen, "controllers/circuit_app.py"],
+            [sys.executable, "controllers/ryu_app/manager.py", *listen, "controllers/ryu_app/circuit_app.py"],
             cwd=ROOT,
             env=environment,
             stderr=subprocess.PIPE,

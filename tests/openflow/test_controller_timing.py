@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ryu.lib import hub
 
-from controllers.timing import WAKE_S, Alarm, RunClock, sleep_until
+from controllers.ryu_app.timing import WAKE_S, Alarm, RunClock, sleep_until
 
 pytestmark = pytest.mark.timed
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ryu.lib import hub
 
-from controllers.purge import EMPTY, FlowCaches, Unixctl, UnixctlError, _FlowCache
+from controllers.ryu_app.purge import EMPTY, FlowCaches, Unixctl, UnixctlError, _FlowCache
 
 Serve = Callable[[Callable[[socket.socket, dict[str, Any]], None]], str]
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-import scripts.ryu_manager  # noqa: F401  (prepares eventlet for Ryu's WSGI module, so it comes first)
+import controllers.ryu_app.manager  # noqa: F401  (prepares eventlet for Ryu's WSGI module, so it comes first)
 
 # isort: split
 from ryu.app.wsgi import Request, WSGIApplication
 
 from controllers import config as controller_config
-from controllers import northbound
-from controllers.event_log import EventLog
-from controllers.fabric_shell import FabricShell
-from controllers.metrics import Metrics
+from controllers.ryu_app import northbound
+from controllers.ryu_app.event_log import EventLog
+from controllers.ryu_app.fabric_shell import FabricShell
+from controllers.ryu_app.metrics import Metrics
 
 ADMITTED = {
     "prefill": "p0",

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from ryu.lib import hub
 
-from controllers import fabric_shell
-from controllers.demand import Demand
-from controllers.fabric_shell import Faulted
-from controllers.plugin import PluginFault
+from controllers.core.demand import Demand
+from controllers.core.plugin import PluginFault
+from controllers.ryu_app import fabric_shell
+from controllers.ryu_app.fabric_shell import Faulted
 from tests.openflow.fabric import Fabric
 
 POLICIES = ("last-chunk", "admission", "none")
@@ -23,8 +23,8 @@ POLICIES = ("last-chunk", "admission", "none")
 PLUGINS = """
 import time
 from ryu.lib import hub
-from controllers.demand import Placement
-from controllers.reservations import Reservations
+from controllers.core.demand import Placement
+from controllers.core.reservations import Reservations
 
 class Computes:
     def choose(self, demand, candidates, now_s):

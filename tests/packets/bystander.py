@@ -14,7 +14,7 @@ from pathlib import Path
 
 from namespaces import inside
 
-from emulation.processes import start_ticks
+from emulation.linux.processes import start_ticks
 
 SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from namespaces import inside
 
-from emulation import netns
+from emulation.linux import netns
 
 ROOT = Path(__file__).resolve().parents[2]
 _HTTP_PORT = 8080
@@ -178,7 +178,7 @@ class CircuitSwitch:
         addresses += ("--wsapi-host", "127.0.0.1", "--wsapi-port", str(_HTTP_PORT))
         environment = {**os.environ, "HELIOGRAPH_CONTROLLER": str(path)}
         self.spawn(
-            *(sys.executable, "scripts/ryu_manager.py", *addresses, "controllers/circuit_app.py"),
+            *(sys.executable, "controllers/ryu_app/manager.py", *addresses, "controllers/ryu_app/circuit_app.py"),
             env=environment,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from emulation.ledger import BASE, LedgerError, clean
+from emulation.linux.ledger import BASE, LedgerError, clean
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMESPACES = Path("/run/netns")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from machine_pace import Patience, Ticks, unfit
 
-from emulation.ledger import RunLedger
-from emulation.testbed import Testbed
+from emulation.linux.ledger import RunLedger
+from emulation.network.testbed import Testbed
 from topologies.wiring import WiredTopo
 
 MakeTestbed = Callable[..., Testbed]

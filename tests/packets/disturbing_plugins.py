@@ -4,8 +4,8 @@ import time
 
 from ryu.lib import hub
 
-from controllers import fabric_shell, reconfiguration
-from controllers.decode_choice import LeastLoaded
+from controllers.decode_choices.by_load import LeastLoaded
+from controllers.ryu_app import fabric_shell, reconfiguration
 
 SLOW_S, EARLY_S = 0.050, 0.010
 

@@ -1,6 +1,6 @@
 """Plug-ins that fail while packets are on their way."""
 
-from controllers.reservations import Reservations
+from controllers.core.reservations import Reservations
 
 
 class Forever:

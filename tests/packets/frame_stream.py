@@ -12,8 +12,8 @@ import struct
 import sys
 import time
 
-from emulation import netns
-from emulation.wall_clock import read_clocks
+from emulation.linux import netns
+from emulation.linux.wall_clock import read_clocks
 
 ETHERTYPE = 0x88B5  # IEEE 802: local experimental use
 RECORD = struct.Struct("<QHHI")

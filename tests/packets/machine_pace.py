@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from emulation.netns import socket_in
+from emulation.linux.netns import socket_in
 
 SLEEPS, SLEEP_S = 300, 0.001
 #: Of the 95th percentile. Measured on two idle cores: 0.13 ms in a good moment, 0.7 to 5 ms in an hour in which links

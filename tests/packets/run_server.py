@@ -30,11 +30,11 @@ import rich.console  # noqa: F401
 
 import cli
 import commands.packets  # noqa: F401
-import emulation.experiment_run
-import emulation.ledger
-import emulation.preflight
-import results.report
-import results.table  # noqa: F401
+import emulation.doctor.preflight
+import emulation.linux.ledger
+import emulation.run.experiment_run
+import results.report.report
+import results.report.table  # noqa: F401
 import simulation.validation  # noqa: F401
 
 POLL_S = 0.01
@@ -86,7 +86,7 @@ def become(arguments: list[str], output: Path, base: Path, server: int) -> None:
     os.close(nothing)
     faulthandler.register(signal.SIGUSR1)
     sys.argv = ["cli.py", *arguments]
-    emulation.ledger.BASE = base
+    emulation.linux.ledger.BASE = base
 
 
 if __name__ == "__main__":

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from namespaces import inside
 
-from emulation.ecmp import source_ports
-from emulation.ledger import LedgerError, RunLedger, clean, dead_runs
-from emulation.netns import NETNS_DIR, NamespaceError, batch, run_in, socket_in, write_sysctls
-from emulation.probe import Path as ProbePath
-from emulation.probe import check_tcp
-from emulation.processes import RCU_EXPEDITED, start_ticks
-from emulation.testbed import Testbed, TestbedError
+from emulation.linux.ledger import LedgerError, RunLedger, clean, dead_runs
+from emulation.linux.netns import NETNS_DIR, NamespaceError, batch, run_in, socket_in, write_sysctls
+from emulation.linux.processes import RCU_EXPEDITED, start_ticks
+from emulation.network.ecmp import source_ports
+from emulation.network.testbed import Testbed, TestbedError
+from emulation.probe.link import Path as ProbePath
+from emulation.probe.link import check_tcp
 from topologies.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,8 +111,8 @@ def test_a_builder_killed_outright_is_cleaned_up_by_its_ledger(run_base, fabric)
     program = (
         "import sys, time; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path\n"
-        "from emulation.ledger import RunLedger\n"
-        "from emulation.testbed import Testbed\n"
+        "from emulation.linux.ledger import RunLedger\n"
+        "from emulation.network.testbed import Testbed\n"
         "from topologies.cluster import Cluster\n"
         "shape = dict(prefill_instances=4, decode_instances=3, uplinks=2, kv_goodput_bps=36e6)\n"
         f"cluster = Cluster(fabric={fabric!r}, **shape)\n"

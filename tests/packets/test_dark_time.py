@@ -23,8 +23,8 @@ import psutil
 import pytest
 from circuit_switch import ROOT, Api, CircuitSwitch, missing
 
-from controllers.reconfiguration import STEPS
-from emulation import netns
+from controllers.ryu_app.reconfiguration import STEPS
+from emulation.linux import netns
 
 TAU_S = 0.025
 ROUNDS = 50

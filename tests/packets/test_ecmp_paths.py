@@ -4,11 +4,11 @@ from collections import Counter
 
 import pytest
 
-from emulation.ecmp import FIRST_PORT, LAST_PORT, EcmpError, port_pools, source_ports
-from emulation.links import read_device_counters
-from emulation.netns import NamespaceError, in_each, run_in
-from emulation.probe import Path, check_tcp
-from emulation.route_lookup import RouteLookup
+from emulation.linux.netns import NamespaceError, in_each, run_in
+from emulation.linux.route_lookup import RouteLookup
+from emulation.network.ecmp import FIRST_PORT, LAST_PORT, EcmpError, port_pools, source_ports
+from emulation.network.links import read_device_counters
+from emulation.probe.link import Path, check_tcp
 from topologies.cluster import Cluster
 
 KV_PORT = 7100

@@ -16,11 +16,11 @@ from test_link_rates import Fabric
 
 from emulation.agents.kernel import tcp_counters
 from emulation.agents.ranks import Ranks
-from emulation.links import lost_packets
-from emulation.marks import tos
-from emulation.netns import socket_in
-from emulation.probe import goodputs
-from experiments.spec import load
+from emulation.linux.netns import socket_in
+from emulation.network.dscp import tos
+from emulation.network.links import lost_packets
+from emulation.probe.link import goodputs
+from experiments.schema.spec import load
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ROOT / "experiments"

@@ -25,12 +25,12 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 from test_timelines import DEMO, LINK_OFF, turns
 
-from emulation.fabric_plan import FabricPlan
-from emulation.fabric_run import FabricResult, FabricRun
-from emulation.ledger import RunLedger
-from emulation.netns import socket_in
-from emulation.preflight import choose_datapath
-from experiments.spec import load
+from emulation.doctor.preflight import choose_datapath
+from emulation.linux.ledger import RunLedger
+from emulation.linux.netns import socket_in
+from emulation.plan.fabric_plan import FabricPlan
+from emulation.run.fabric_run import FabricResult, FabricRun
+from experiments.schema.spec import load
 
 HERE = Path(__file__).parent
 OPTIONS = ["cluster.prefill_instances=2", "cluster.decode_instances=2", "fabrics.1.reuse=false"]

@@ -16,7 +16,7 @@ import yaml
 from typer.testing import CliRunner
 
 from cli import app
-from results.artifacts import RunDirectory
+from results.records.artifacts import RunDirectory
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from emulation.ecmp import port_pools
-from emulation.netns import socket_in
-from emulation.probe import Path, ProbeError, check_tcp, goodputs, least_squares_bps, round_trip_s
+from emulation.linux.netns import socket_in
+from emulation.network.ecmp import port_pools
+from emulation.probe.link import Path, ProbeError, check_tcp, goodputs, least_squares_bps, round_trip_s
 from topologies.cluster import Cluster
 
 KV_PORT = 7100

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from test_timelines import DEMO, LINK_OFF
 
-from emulation.ledger import RunLedger
-from experiments.spec import load
+from emulation.linux.ledger import RunLedger
+from experiments.schema.spec import load
 from scripts.northbound_benchmark import P50_LIMIT_S, P99_LIMIT_S, PAIRS, measure
 
 SECONDS = 3.0

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from test_timelines import DEMO, REPEATS, SPACING_S, check, circuits, measure, run, turns, without_noise
 
-from emulation.fabric_plan import FabricPlan
-from emulation.fabric_run import FabricResult, FabricRun
-from emulation.ledger import RunLedger
-from emulation.preflight import choose_datapath
-from experiments.spec import load
-from results.accounting import port_occupancy
+from emulation.doctor.preflight import choose_datapath
+from emulation.linux.ledger import RunLedger
+from emulation.plan.fabric_plan import FabricPlan
+from emulation.run.fabric_run import FabricResult, FabricRun
+from experiments.schema.spec import load
+from results.metrics.accounting import port_occupancy
 from workloads.request import Request
 
 EXPERIMENTS = DEMO.parent

@@ -21,11 +21,11 @@ from typing import Any
 import pytest
 from test_timelines import DEMO
 
-from emulation.fabric_plan import FabricPlan, rounds
-from emulation.ledger import RunLedger
-from emulation.parts import Parts
-from emulation.preflight import choose_datapath
-from experiments.spec import load
+from emulation.doctor.preflight import choose_datapath
+from emulation.linux.ledger import RunLedger
+from emulation.plan.fabric_plan import FabricPlan, rounds
+from emulation.run.components import Parts
+from experiments.schema.spec import load
 from workloads.request import Request
 
 TAU_S = 0.4

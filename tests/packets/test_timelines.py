@@ -12,11 +12,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from emulation.fabric_plan import FabricPlan
-from emulation.fabric_run import FabricResult, FabricRun
-from emulation.ledger import RunLedger
-from emulation.preflight import choose_datapath
-from experiments.spec import load
+from emulation.doctor.preflight import choose_datapath
+from emulation.linux.ledger import RunLedger
+from emulation.plan.fabric_plan import FabricPlan
+from emulation.run.fabric_run import FabricResult, FabricRun
+from experiments.schema.spec import load
 from workloads.request import Request
 
 DEMO = Path(__file__).resolve().parents[2] / "experiments" / "demo.yaml"

@@ -18,8 +18,8 @@ from namespaces import inside
 from emulation.agents.clock import new_event_loop
 from emulation.agents.kernel import enter_network_namespace, set_timer_slack
 from emulation.agents.lines import listen
+from emulation.agents.transfer import Frame, KvConnection, open_connection, receive_now
 from emulation.agents.wire import FrameHeader, FrameReader, Part
-from emulation.transfer import Frame, KvConnection, open_connection, receive_now
 
 GOODPUT_BPS = 36_000_000
 WIRE_BPS = GOODPUT_BPS * 1514 // 1448

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 from command_runs import user
 
-from results.artifacts import RunDirectory
+from results.records.artifacts import RunDirectory
 
 SHORT = ["--set", "workload.window_s=2", "--set", "workload.warmup_s=1"]
 MACHINE_TOO_BUSY = 3

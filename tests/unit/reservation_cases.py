@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from controllers import commit_rules
-from controllers.decode_choice import CircuitAware
-from controllers.demand import Demand
-from controllers.reservations import Reservations
+from controllers.commit_rules import load as commit_rules
+from controllers.core.demand import Demand
+from controllers.core.reservations import Reservations
+from controllers.decode_choices.by_network import CircuitAware
 
 TAU_S = 0.025
 PREFILLS, DECODES = ("p0", "p1", "p2"), ("d0", "d1")

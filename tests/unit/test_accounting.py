@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.spec import load
-from results.accounting import account, account_run, busiest_decode_over_mean, kept_decode_share, with_sizes
-from results.metrics import summarise
-from results.schema import CIRCUITS, REQUESTS
+from experiments.schema.spec import load
+from results.metrics.accounting import account, account_run, busiest_decode_over_mean, kept_decode_share, with_sizes
+from results.metrics.metrics import summarise
+from results.records.schema import CIRCUITS, REQUESTS
 
 DEMO = Path(__file__).resolve().parents[2] / "experiments" / "demo.yaml"
 RATE = 45e9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from test_summary_table import run
 
-from results.accounting_view import MOVE_COLUMNS, PORT_COLUMNS, move_row, port_rows
+from results.report.accounting_view import MOVE_COLUMNS, PORT_COLUMNS, move_row, port_rows
 
 ACCOUNTING = {
     "migrated": 296,

@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from emulation import advice, plan_checks
-from emulation.advice import Advice, Load
-from emulation.fabric_plan import FabricPlan
-from emulation.interrupts import interruptible
-from emulation.ledger import RunLedger
-from emulation.parts import Parts
-from emulation.shaping import Shape
-from emulation.testbed import Testbed, TestbedError
-from experiments.spec import load as load_experiment
+from emulation.doctor import forecast as advice
+from emulation.doctor import plan_checks
+from emulation.doctor.forecast import Advice, Load
+from emulation.linux.interrupts import interruptible
+from emulation.linux.ledger import RunLedger
+from emulation.network.shaping import Shape
+from emulation.network.testbed import Testbed, TestbedError
+from emulation.plan.fabric_plan import FabricPlan
+from emulation.run.components import Parts
+from experiments.schema.spec import load as load_experiment
 
 DEMO = Path(__file__).resolve().parents[2] / "experiments" / "demo.yaml"
 

@@ -14,9 +14,9 @@ from emulation.agents.clock import ClockNotStarted, Lateness, RunClock, new_even
 from emulation.agents.kernel import TcpCounters, parse_tcp_info
 from emulation.agents.kv_connections import SourcePorts
 from emulation.agents.outgoing import OutgoingTransfer
+from emulation.agents.transfer import SEGMENT_BYTES, Frame, released_bytes
 from emulation.agents.wire import HEADER_BYTES, Part
 from emulation.scale import ScaleModel
-from emulation.transfer import SEGMENT_BYTES, Frame, released_bytes
 from workloads.flow_hash import hashed_uplink
 from workloads.kv import kv_model
 from workloads.prefill import TIMINGS

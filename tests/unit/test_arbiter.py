@@ -11,9 +11,9 @@ from test_agents_end_to_end import Launch, launch, run  # noqa: F401
 
 from emulation.agents.arbiter import Arbiter
 from emulation.agents.config import SrptConfig
+from emulation.agents.transfer import Frame, open_connection
 from emulation.agents.wire import FrameHeader, Part
-from emulation.marks import tos
-from emulation.transfer import Frame, open_connection
+from emulation.network.dscp import tos
 
 RACKS = {"p0": 0, "p1": 0, "p2": 0, "d0": 1, "d1": 1, "d2": 1}
 

@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 import yaml
 
-from results import artifacts
-from results.artifacts import ArtifactError, RunDirectory
-from results.schema import REQUESTS
-from results.summary import RequestCounts, RunSummary, TtftStatistics
+from results.records import artifacts
+from results.records.artifacts import ArtifactError, RunDirectory
+from results.records.schema import REQUESTS
+from results.records.summary import RequestCounts, RunSummary, TtftStatistics
 
 NOON = datetime(2026, 1, 31, 12, 0, 5, tzinfo=timezone.utc)
 

@@ -14,14 +14,14 @@ from scapy.packet import Raw
 from scapy.utils import PcapWriter
 
 from emulation.agents.wire import HEADER_BYTES
-from emulation.audit import Segment, audit_circuits, audit_paths, new_bytes, read
-from emulation.capture import Captures, Point
-from emulation.fabric_plan import FabricPlan
-from emulation.packet_audit import audited, unfinished_bytes
-from emulation.wall_clock import ClockPair, Reading
-from experiments.spec import load
-from results.merge import Frames
-from results.schema import CIRCUITS, REQUESTS, TRANSFERS
+from emulation.linux.wall_clock import ClockPair, Reading
+from emulation.monitor.capture import Captures, Point
+from emulation.plan.fabric_plan import FabricPlan
+from emulation.verdict.audit import Segment, audit_circuits, audit_paths, new_bytes, read
+from emulation.verdict.packet_audit import audited, unfinished_bytes
+from experiments.schema.spec import load
+from results.metrics.merge import Frames
+from results.records.schema import CIRCUITS, REQUESTS, TRANSFERS
 
 DEMO = Path(__file__).resolve().parents[2] / "experiments" / "demo.yaml"
 TAU_S = 0.025

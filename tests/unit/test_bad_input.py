@@ -150,7 +150,7 @@ def test_a_trace_without_a_request_in_the_window_is_refused(tmp_path):
 
 @pytest.mark.parametrize("made", ["file", "full", "read-only"])
 def test_an_artifact_folder_that_cannot_be_used_is_refused_before_anything_is_built(tmp_path, made, monkeypatch):
-    from results.artifacts import ArtifactError, RunDirectory
+    from results.records.artifacts import ArtifactError, RunDirectory
 
     target = tmp_path / "out"
     if made == "file":

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from results.collisions import collision_figures, collision_line, with_collisions
-from results.hash_seeds import family, hash_spreads
-from results.schema import TRANSFERS
-from results.summary import RequestCounts, RunSummary, TtftStatistics
-from results.table import remarks
+from results.metrics.collisions import collision_figures, collision_line, with_collisions
+from results.metrics.hash_seeds import family, hash_spreads
+from results.records.schema import TRANSFERS
+from results.records.summary import RequestCounts, RunSummary, TtftStatistics
+from results.report.table import remarks
 
 RACKS = {"p0": 0, "p1": 0, "p2": 0, "d0": 1, "d1": 1, "d2": 1}
 

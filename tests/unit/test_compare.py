@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from results.artifacts import ArtifactError, RunDirectory
-from results.compare import DifferentArrivals, compare, differences
-from results.metrics import summarise
-from results.schema import REQUESTS
+from results.metrics.metrics import summarise
+from results.records.artifacts import ArtifactError, RunDirectory
+from results.records.schema import REQUESTS
+from results.report.compare import DifferentArrivals, compare, differences
 
 
 def write_run(

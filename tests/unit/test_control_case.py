@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.spec import load
+from experiments.schema.spec import load
 from simulation.twin import Twin
 
 CONTROL = Path(__file__).parents[2] / "experiments" / "control.yaml"

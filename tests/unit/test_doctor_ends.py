@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 
 from cli import app
 from commands import machine
-from emulation import advice, preflight, selftest
 from emulation.agents.wire import encode_line
-from emulation.selftest import SelfTestError, client_error
-from emulation.shaping import Shape
+from emulation.doctor import forecast as advice
+from emulation.doctor import preflight, selftest
+from emulation.doctor.selftest import SelfTestError, client_error
+from emulation.network.shaping import Shape
 
 DEMO = Path(__file__).resolve().parents[2] / "experiments" / "demo.yaml"
 
@@ -77,7 +78,7 @@ def too_slow(*_: object) -> None:
 def test_advice_that_cannot_be_had_ends_in_words(monkeypatch, tmp_path, deed, words):
     monkeypatch.setattr(machine, "need_root", lambda why: None)
     monkeypatch.setattr(preflight, "capabilities", list)
-    monkeypatch.setattr("emulation.ledger.BASE", tmp_path)
+    monkeypatch.setattr("emulation.linux.ledger.BASE", tmp_path)
     monkeypatch.setattr(advice, "_busy_percent", lambda wait_s: 0.0)
     monkeypatch.setattr(advice, "measure", deed)
     monkeypatch.setattr(selftest, "client_error", lambda: selftest.ClientError(1, 0.0, 0.0, 0.0))

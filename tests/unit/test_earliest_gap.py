@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reservation_cases import DECODES, PREFILLS, TAU_S, reservations
 
-from controllers.calendar import Ask, Calendar, Window, earliest_gap
+from controllers.core.calendar import Ask, Calendar, Window, earliest_gap
 
 
 def brute_force_live_s(prefill: Calendar, decode: Calendar, ask: Ask, *, reuse: bool) -> float:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from emulation.fabric_plan import FabricPlan, rounds
-from experiments.spec import load
+from emulation.plan.fabric_plan import FabricPlan, rounds
+from experiments.schema.spec import load
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 DEMO, SLICE = EXPERIMENTS / "demo.yaml", EXPERIMENTS / "paper" / "slice.yaml"

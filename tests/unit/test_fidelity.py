@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from emulation.changes import Change
-from emulation.evidence import gather
-from emulation.fabric_plan import FabricPlan
-from emulation.faults import clock_offsets
-from emulation.fidelity import Evidence, judge
-from emulation.machine import MachineUse, Stop, nearest_rank
-from emulation.observed import Observed
-from emulation.sampler import SamplerCost
+from emulation.monitor.changes import Change
+from emulation.monitor.machine import MachineUse, Stop, nearest_rank
+from emulation.monitor.observed import Observed
+from emulation.monitor.sampler import SamplerCost
+from emulation.plan.fabric_plan import FabricPlan
 from emulation.scale import ScaleModel
-from experiments.spec import load
-from results.merge import Frames
-from results.schema import CIRCUITS, REQUESTS, TRANSFERS
+from emulation.verdict.evidence import Evidence, gather
+from emulation.verdict.faults import clock_offsets
+from emulation.verdict.fidelity import judge
+from experiments.schema.spec import load
+from results.metrics.merge import Frames
+from results.records.schema import CIRCUITS, REQUESTS, TRANSFERS
 
 DEMO = Path(__file__).resolve().parents[2] / "experiments" / "demo.yaml"
 

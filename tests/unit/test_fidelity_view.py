@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from results.fidelity import fidelity_view
+from results.report.fidelity_view import fidelity_view
 
 DOCUMENT = {
     "measures": [

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from agents_stand_in import StandInController, a_request, loopback_config
 
-from emulation import fleet as fleet_module
-from emulation.fleet import Fleet, FleetError
+from emulation.run import fleet as fleet_module
+from emulation.run.fleet import Fleet, FleetError
 
 pytestmark = pytest.mark.timed  # an agent that others keep from its heartbeat is silent too
 

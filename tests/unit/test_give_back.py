@@ -10,10 +10,10 @@ from twin_cases import OCS, experiment
 from typer.testing import CliRunner
 
 import cli
-import emulation.ledger
+import emulation.linux.ledger
 from commands.door import give_back, missing
-from emulation.ledger import RunLedger
-from emulation.preflight import can_run, capabilities
+from emulation.doctor.preflight import can_run, capabilities
+from emulation.linux.ledger import RunLedger
 
 USER = 54321
 DEMO = Path(__file__).resolve().parents[2] / "experiments" / "demo.yaml"
@@ -50,7 +50,7 @@ def test_what_cannot_be_given_back_is_a_line(tmp_path: Path, capsys: pytest.Capt
 def test_a_run_that_could_not_begin_gives_back_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not can_run(capabilities()):
         pytest.skip("this machine cannot run an experiment")
-    monkeypatch.setattr(emulation.ledger, "BASE", tmp_path / "ledgers")
+    monkeypatch.setattr(emulation.linux.ledger, "BASE", tmp_path / "ledgers")
     monkeypatch.chdir(tmp_path)
     with RunLedger.open("another", base=tmp_path / "ledgers"):
         done = CliRunner().invoke(cli.app, ["run", str(DEMO), "--artifact-dir", "new/run"])

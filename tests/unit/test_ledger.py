@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from full_disk import files_end_at
 
-from emulation.children import spawn
-from emulation.ledger import AnotherRun, LedgerError, RunLedger, clean, dead_runs
-from emulation.processes import end_processes, start_ticks
+from emulation.linux.children import spawn
+from emulation.linux.ledger import AnotherRun, LedgerError, RunLedger, clean, dead_runs
+from emulation.linux.processes import end_processes, start_ticks
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -135,7 +135,7 @@ def test_a_run_killed_outright_is_cleaned_afterwards(tmp_path):
     program = (
         "import subprocess, sys, time; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path\n"
-        "from emulation.ledger import RunLedger\n"
+        "from emulation.linux.ledger import RunLedger\n"
         "run = RunLedger.open('victim', base=Path(sys.argv[2]))\n"
         "child = subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL); run.process(child.pid)\n"
         "print(child.pid, flush=True); time.sleep(60)\n"

@@ -6,11 +6,11 @@ import pytest
 from typer.testing import CliRunner
 
 import cli
-from emulation import plan_checks
-from emulation.fabric_plan import FabricPlan
-from emulation.links import link_ends
-from emulation.shaping import Shape, ShapingError
-from experiments.spec import SpecError, load
+from emulation.doctor import plan_checks
+from emulation.network.links import link_ends
+from emulation.network.shaping import Shape, ShapingError
+from emulation.plan.fabric_plan import FabricPlan
+from experiments.schema.spec import SpecError, load
 
 DEMO = "experiments/demo.yaml"
 DRR = ("drr", 0xF)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from results.merge import circuits_frame, merge
-from results.parts import ttft_parts
-from results.schema import TTFT_PARTS
+from results.metrics.merge import circuits_frame, merge
+from results.metrics.ttft_parts import ttft_parts
+from results.records.schema import TTFT_PARTS
 
 OFFERED = {"id": "a-0", "tenant": "a", "session": "s", "arrival_s": 10.0, "new_tokens": 1100, "cached_tokens": 65600}
 

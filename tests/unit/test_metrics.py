@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from results import metrics
-from results.schema import CIRCUITS, REQUESTS, TRANSFERS, TTFT_PARTS
+from results.metrics import metrics
+from results.records.schema import CIRCUITS, REQUESTS, TRANSFERS, TTFT_PARTS
 
 
 def request(number, ttft_s=1.0, status="completed", prefix="a", **changes):
@@ -138,7 +138,7 @@ def test_warm_up_requests_are_left_out_of_every_figure_and_counted():
 
 
 def test_ttft_counts_from_the_intended_arrival_and_so_contains_the_lag_of_a_late_sender():
-    from results.merge import merge
+    from results.metrics.merge import merge
 
     offered = {"id": "a-0", "tenant": "a", "session": "", "arrival_s": 1.0, "new_tokens": 1, "cached_tokens": 0}
     records = [

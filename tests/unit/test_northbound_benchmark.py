@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from controllers.config import ControllerConfig
-from emulation.fabric_plan import FabricPlan
-from experiments.spec import load
+from emulation.plan.fabric_plan import FabricPlan
+from experiments.schema.spec import load
 from scripts.northbound_benchmark import PAIRS, Benchmark, Latencies, LoadedPlan, listening_port, main
 from scripts.northbound_load import ECHO_EVERY_S, Sender, echo_latencies
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from emulation import ovs
-from emulation.ledger import RunLedger
-from emulation.processes import start_ticks
+from emulation.linux.ledger import RunLedger
+from emulation.linux.processes import start_ticks
+from emulation.network import ovs
 
 
 def test_the_pid_of_a_daemon_that_has_ended_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,16 +9,18 @@ import pytest
 from test_reservations_vectors import KV, TIMING, R, turn
 from virtual_circuits import Turn, VirtualCircuits
 
-from controllers import commit_rules, decode_choice
-from controllers.admission_commit import AdmissionCommit
+from controllers.commit_rules import load as commit_rules
+from controllers.commit_rules.admission import AdmissionCommit
+from controllers.commit_rules.no_reservation import NoReservation
 from controllers.config import build_core
-from controllers.decode_choice import CircuitAware, LeastLoaded, NetworkAware
-from controllers.demand import Demand
-from controllers.no_reservation import NoReservation
-from controllers.placement import PacketPlacement
-from controllers.plugin import PluginFault
-from controllers.reservations import Reservations
-from experiments.models import COMMITS
+from controllers.core.demand import Demand
+from controllers.core.placement import PacketPlacement
+from controllers.core.plugin import PluginFault
+from controllers.core.reservations import Reservations
+from controllers.decode_choices import load as decode_choice
+from controllers.decode_choices.by_load import LeastLoaded
+from controllers.decode_choices.by_network import CircuitAware, NetworkAware
+from experiments.schema.models import COMMITS
 
 T_MS = 190.8682
 
@@ -281,7 +283,7 @@ def test_a_commit_rule_that_cannot_be_loaded_is_refused_by_name(tmp_path: Path, 
 
 def test_a_users_commit_rule_is_built_with_the_experiments_settings(tmp_path: Path, monkeypatch):
     (tmp_path / "my_rule.py").write_text(
-        "from controllers.reservations import Reservations\nclass Mine(Reservations):\n    pass\n"
+        "from controllers.core.reservations import Reservations\nclass Mine(Reservations):\n    pass\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     core = build_core(

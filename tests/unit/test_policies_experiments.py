@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.models import COMMITS
-from experiments.spec import load
-from results.metrics import mean_parts_s
+from experiments.schema.models import COMMITS
+from experiments.schema.spec import load
+from results.metrics.metrics import mean_parts_s
 from simulation.twin import Twin
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"

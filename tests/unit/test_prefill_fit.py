@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from cli import app
-from experiments.spec import SpecError, load
-from experiments.timing import read_timing
+from experiments.schema.spec import SpecError, load
+from experiments.schema.timing import read_timing
 from workloads.prefill import TIMINGS, PrefillTiming
 from workloads.prefill_fit import FitError, Sample, errors, fit, read_samples, timing_yaml
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from emulation import kernel_probe, preflight
-from emulation.kernel_probe import ProbeResult, parse_probe
-from emulation.preflight import Capability, can_run, doctor_table
+from emulation.doctor import kernel_probe, preflight
+from emulation.doctor.kernel_probe import ProbeResult, parse_probe
+from emulation.doctor.preflight import Capability, can_run, doctor_table
 
 
 def capability(**changes: object) -> Capability:
@@ -172,7 +172,7 @@ def test_absent_programs_are_named_with_the_remedy(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_dead_run_s_leftovers_are_shown_and_clean_is_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emulation.ledger.dead_runs", lambda: [Path("/run/heliograph/r1")])
+    monkeypatch.setattr("emulation.linux.ledger.dead_runs", lambda: [Path("/run/heliograph/r1")])
     cap = preflight._leftovers()
     assert (cap.state, cap.value) == ("degraded", "/run/heliograph/r1")
     assert "heliograph clean" in cap.remedy

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from emulation import paths
-from emulation.fabric_plan import FabricPlan
-from emulation.paths import PathProbe
-from experiments.spec import load
+from emulation.plan.fabric_plan import FabricPlan
+from emulation.probe import paths
+from emulation.probe.paths import PathProbe
+from experiments.schema.spec import load
 
 SLICE = Path(__file__).resolve().parents[2] / "experiments" / "paper" / "slice.yaml"
 

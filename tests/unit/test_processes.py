@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from emulation.processes import Stillness
+from emulation.linux.processes import Stillness
 
 BUSY = "while True: pass"
 IDLE = "import time\nwhile True: time.sleep(0.03)"

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from results.progress import ProgressView
+from results.report.progress import ProgressView
 
 
 def plain_lines(moments_s):

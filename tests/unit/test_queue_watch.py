@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
-from emulation import queues
-from emulation.queues import FIFO_LIMIT, QUEUE_STATS, QueueWatch
+from emulation.monitor import queues
+from emulation.monitor.queues import FIFO_LIMIT, QUEUE_STATS, QueueWatch
 
 
 def attribute(kind: int, payload: bytes) -> bytes:

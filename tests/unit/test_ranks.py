@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulation.agents.ranks import MIDDLE, Ranks
-from emulation.marks import LEVELS
+from emulation.network.dscp import LEVELS
 
 POOL = 2
 

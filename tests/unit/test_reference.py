@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from experiments.models import DECODE_CHOICES
-from experiments.reference import DOCUMENT, SECTIONS, tables, updated
+from experiments.schema.models import DECODE_CHOICES
+from experiments.schema.reference import DOCUMENT, SECTIONS, tables, updated
 from workloads.kv import MODELS, kv_model
 
 MODELS_DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
@@ -12,7 +12,9 @@ MODELS_DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
 
 def test_the_reference_is_what_the_models_say():
     document = DOCUMENT.read_text(encoding="utf-8")
-    assert updated(document) == document, "keys have changed: run `python -m experiments.reference` and commit the file"
+    assert updated(document) == document, (
+        "keys have changed: run `python -m experiments.schema.reference`, commit the file"
+    )
 
 
 def test_every_key_has_a_row_with_a_meaning():

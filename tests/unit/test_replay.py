@@ -14,8 +14,8 @@ from trace_samples import mooncake
 from typer.testing import CliRunner
 
 import cli
-from results.artifacts import RunDirectory
-from results.replay import changes, nearness
+from results.records.artifacts import RunDirectory
+from results.report.replay import changes, nearness
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 

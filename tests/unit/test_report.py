@@ -8,11 +8,11 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from results import figures
-from results.artifacts import ArtifactError, RunDirectory, provenance
-from results.metrics import summarise
-from results.report import write_picture, write_report
-from results.schema import CIRCUITS, REQUESTS, TTFT_PARTS
+from results.metrics.metrics import summarise
+from results.records.artifacts import ArtifactError, RunDirectory, provenance
+from results.records.schema import CIRCUITS, REQUESTS, TTFT_PARTS
+from results.report import figures
+from results.report.report import write_picture, write_report
 
 HOSTILE = "</script><b>x"
 PORT = {"dark_s": 1.25, "live_moving_s": 10.5, "live_idle_s": 11.75}

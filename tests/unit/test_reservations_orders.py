@@ -7,10 +7,11 @@ import itertools
 import pytest
 from reservation_cases import REACHABLE, TAU_S, demand, reservations
 
-from controllers.decode_choice import CircuitAware, LeastLoaded
-from controllers.demand import Demand, DuplicateRequest, EventError, OutOfOrder, UnknownRequest
-from controllers.placement import PacketPlacement
-from controllers.reservations import Reservations
+from controllers.core.demand import Demand, DuplicateRequest, EventError, OutOfOrder, UnknownRequest
+from controllers.core.placement import PacketPlacement
+from controllers.core.reservations import Reservations
+from controllers.decode_choices.by_load import LeastLoaded
+from controllers.decode_choices.by_network import CircuitAware
 
 
 @pytest.mark.parametrize(

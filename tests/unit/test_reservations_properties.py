@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reservation_cases import DECODES, PREFILLS, TAU_S, demand, reservations
 
-from controllers import commit_rules
-from controllers.demand import OutOfOrder
-from controllers.reservations import Reservations
+from controllers.commit_rules import load as commit_rules
+from controllers.core.demand import OutOfOrder
+from controllers.core.reservations import Reservations
 
 
 class Driver:

@@ -8,11 +8,11 @@ import dataclasses
 import pytest
 from virtual_circuits import Turn, VirtualCircuits
 
-from controllers.calendar import Ask
-from controllers.decode_choice import CircuitAware
-from controllers.no_reservation import NoReservation
-from controllers.reservations import Reservations
-from controllers.timetable import Timetable
+from controllers.commit_rules.no_reservation import NoReservation
+from controllers.core.calendar import Ask
+from controllers.core.reservations import Reservations
+from controllers.core.timetable import Timetable
+from controllers.decode_choices.by_network import CircuitAware
 from workloads.kv import kv_model
 from workloads.prefill import TIMINGS, Chunk
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from emulation.circuit_rules import RuleWatch
+from emulation.monitor.circuit_rules import RuleWatch
 
 DROP_ALL = "duration=9s, n_packets=3, n_bytes=180, priority=0,actions=drop\n"
 

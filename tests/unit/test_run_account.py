@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from emulation import fabric_run
-from emulation.experiment_run import UNDER_WAY, _Account
-from emulation.fabric_run import RunFailed
-from emulation.interrupts import Interrupted, interruptible
-from emulation.parts import PartsFailed
-from experiments.spec import load
-from results.artifacts import ArtifactError, RunDirectory
-from results.metrics import summarise
-from results.schema import CIRCUITS, REQUESTS
-from results.summary import RunSummary
+from emulation.linux.interrupts import Interrupted, interruptible
+from emulation.run import fabric_run
+from emulation.run.components import PartsFailed
+from emulation.run.experiment_run import UNDER_WAY, _Account
+from emulation.run.fabric_run import RunFailed
+from experiments.schema.spec import load
+from results.metrics.metrics import summarise
+from results.records.artifacts import ArtifactError, RunDirectory
+from results.records.schema import CIRCUITS, REQUESTS
+from results.records.summary import RunSummary
 
 DEMO = Path(__file__).resolve().parents[2] / "experiments" / "demo.yaml"
 

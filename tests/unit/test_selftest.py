@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from emulation import selftest
 from emulation.agents.gateway import GatewayAgent
-from emulation.selftest import SelfTestError, client_error
+from emulation.doctor import selftest
+from emulation.doctor.selftest import SelfTestError, client_error
 
 
 @pytest.mark.timed

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulation import marks
-from emulation.shaping import Shape, ShapingError, answers, class_ceilings
-from emulation.transfer import SEND_BUFFER_S
+from emulation.agents.transfer import SEND_BUFFER_S
+from emulation.network import dscp as marks
+from emulation.network.shaping import Shape, ShapingError, answers, class_ceilings
 
 DEMO = Shape(36e6)
 

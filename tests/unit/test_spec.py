@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from experiments.spec import Experiment, SpecError, load
+from experiments.schema.spec import Experiment, SpecError, load
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 DEMO = EXPERIMENTS / "demo.yaml"

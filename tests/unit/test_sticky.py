@@ -1,9 +1,9 @@
 """The sticky decode choice: on packets, what circuits make of a placement."""
 
 from controllers.config import build_core
-from controllers.decode_choice import BUILT_IN
-from controllers.demand import Demand
-from experiments.models import DECODE_CHOICES
+from controllers.core.demand import Demand
+from controllers.decode_choices.load import BUILT_IN
+from experiments.schema.models import DECODE_CHOICES
 
 GB = 1_000_000_000
 

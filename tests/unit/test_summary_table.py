@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from results.summary import RequestCounts, RunSummary, Summary, TtftStatistics
-from results.table import comparisons, print_summary, remarks, summary_table, summary_text
+from results.records.summary import RequestCounts, RunSummary, Summary, TtftStatistics
+from results.report.table import comparisons, print_summary, remarks, summary_table, summary_text
 
 
 def run(name="eps-2to1-ecmp", fabric="eps", mean=1.0, **changes):

@@ -15,7 +15,7 @@ from rich.console import Console
 from sweep_cases import DEFINITION, SPEC, of_any_version
 
 from commands.sweep import compute
-from results.artifacts import ArtifactError
+from results.records.artifacts import ArtifactError
 from sweeps import inputs
 from sweeps.axes import SweepError, parse_axes
 from sweeps.cell import CellError, run_cell

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controllers.calendar import Ask, Calendar, Window
-from controllers.timetable import Timetable
+from controllers.core.calendar import Ask, Calendar, Window
+from controllers.core.timetable import Timetable
 
 SPANS = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5)), max_size=12)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from twin_cases import EPS, OCS, R, experiment, ttft_ms, turn, twin
 
-from emulation.fabric_plan import DRAIN_S as EMULATION_DRAIN_S
-from experiments.spec import load
+from emulation.plan.fabric_plan import DRAIN_S as EMULATION_DRAIN_S
+from experiments.schema.spec import load
 from simulation.constants import Constants
 from simulation.setting import cluster_of
 from simulation.twin import DRAIN_S, Twin

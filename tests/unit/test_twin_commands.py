@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 import cli
 from commands.packets import with_twin
-from experiments.spec import load
-from results.artifacts import RunDirectory
-from results.residuals import residuals
-from results.table import summary_text
+from experiments.schema.spec import load
+from results.metrics.residuals import residuals
+from results.records.artifacts import RunDirectory
+from results.report.table import summary_text
 from simulation.constants import Constants, ConstantsError, read_constants
 from simulation.validation import compare_one, experiment_of, predict_beside, read_measured
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from emulation.scale import ScaleModel
-from emulation.unscaled import Quantities, unscaled
+from emulation.verdict.unscaled import Quantities, unscaled
 
 #: 546,406 bytes at 36 Mbit/s: 121.4 ms (VECTORS, V1).
 DEMO = Quantities(

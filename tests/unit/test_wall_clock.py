@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from emulation import wall_clock
-from emulation.wall_clock import ClockPair, Reading, read_clocks
+from emulation.linux import wall_clock
+from emulation.linux.wall_clock import ClockPair, Reading, read_clocks
 
 
 def test_a_clock_that_gains_is_followed_between_the_readings_and_not_beyond() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from emulation.interrupts import Interrupted, interruptible, shielded
-from emulation.watch import Watch, ask_unixctl
+from emulation.linux.interrupts import Interrupted, interruptible, shielded
+from emulation.linux.watch import Watch, ask_unixctl
 
 
 def until(condition, timeout_s=30.0):

@@ -11,13 +11,14 @@ import time
 
 import pytest
 
-from emulation import machine, procfs
-from emulation.changes import configuration, described
-from emulation.circuit_rules import parse
-from emulation.machine import MachineWatch, StopWatch
-from emulation.procfs import CoreTimes, ProcessTimes
-from emulation.rtnetlink import MESSAGE, TRAFFIC_CONTROL, attributes, messages
-from emulation.sampler import Sampler
+from emulation.linux import procfs
+from emulation.linux.procfs import CoreTimes, ProcessTimes
+from emulation.linux.rtnetlink import MESSAGE, TRAFFIC_CONTROL, attributes, messages
+from emulation.monitor import machine
+from emulation.monitor.changes import configuration, described
+from emulation.monitor.circuit_rules import parse
+from emulation.monitor.machine import MachineWatch, StopWatch
+from emulation.monitor.sampler import Sampler
 
 STAT = """\
 cpu  300 0 100 500 10 0 20 30 0 0

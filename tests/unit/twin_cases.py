@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from experiments.spec import Experiment, load
+from experiments.schema.spec import Experiment, load
 from simulation.constants import Constants
 from simulation.twin import Twin, TwinResult
 from workloads.request import Request

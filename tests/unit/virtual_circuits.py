@@ -6,9 +6,9 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from controllers.calendar import Window
-from controllers.demand import Demand
-from controllers.reservations import Reservations
+from controllers.core.calendar import Window
+from controllers.core.demand import Demand
+from controllers.core.reservations import Reservations
 from workloads.kv import KvModel
 from workloads.prefill import PrefillPlan
 from workloads.serving import KvStream, kv_due_s

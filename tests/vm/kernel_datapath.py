@@ -22,8 +22,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "packets")]
 
-from emulation.ledger import RunLedger  # noqa: E402
-from emulation.preflight import capabilities, choose_datapath  # noqa: E402
+from emulation.doctor.preflight import capabilities, choose_datapath  # noqa: E402
+from emulation.linux.ledger import RunLedger  # noqa: E402
 
 EXPERIMENT = ROOT / "experiments" / "datapaths.yaml"
 CIRCUITS = 1  # of its fabrics
@@ -36,9 +36,9 @@ def doctor(scratch: Path) -> dict[str, Any]:
 
 
 def circuits(scratch: Path) -> dict[str, Any]:
-    from emulation.fabric_plan import FabricPlan
-    from emulation.fabric_run import FabricRun
-    from experiments.spec import load
+    from emulation.plan.fabric_plan import FabricPlan
+    from emulation.run.fabric_run import FabricRun
+    from experiments.schema.spec import load
 
     experiment = load(EXPERIMENT, ["workload.window_s=3"])
     requests = tuple(experiment.arrivals(1).requests)
@@ -58,9 +58,9 @@ def circuits(scratch: Path) -> dict[str, Any]:
 
 
 def link_delay(scratch: Path) -> dict[str, float]:
-    from emulation.probe import Path as ProbePath
-    from emulation.probe import round_trip_s
-    from emulation.testbed import Testbed
+    from emulation.network.testbed import Testbed
+    from emulation.probe.link import Path as ProbePath
+    from emulation.probe.link import round_trip_s
     from topologies.leaf_spine import LeafSpine
 
     found = {}

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from test_timelines import SPACING_S, measure, turns
 
-from emulation.ledger import RunLedger
+from emulation.linux.ledger import RunLedger
 
 OWN_RULE = "experiments.plugins.at_prefill_start:AtPrefillStart"
 OWN_CHOICE = "experiments.plugins.stickiest:Stickiest"

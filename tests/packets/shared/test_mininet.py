@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from namespaces import inside
 
-from emulation.ovs import OpenVSwitch
+from emulation.network.ovs import OpenVSwitch
 
 ROOT = Path(__file__).resolve().parents[3]
 LOAD = """

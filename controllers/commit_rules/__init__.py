@@ -1,0 +1,1 @@
+"""The rules that say when a circuit is committed."""

@@ -1,0 +1,1 @@
+"""The rules that choose a request's decode instance."""

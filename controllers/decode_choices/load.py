@@ -1,0 +1,44 @@
+"""The decode choice that an experiment file names: a built-in, or a user's own `module:Class`.
+
+A user's own class needs one method, `choose`; it is built with no argument, or with the seed where its constructor
+takes one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+from controllers.core.decode_choice import DecodeChoice
+from controllers.core.plugin import load_class
+from controllers.decode_choices.by_load import LeastLoaded, Random, RoundRobin
+from controllers.decode_choices.by_network import CircuitAware, NetworkAware, Sticky
+from controllers.decode_choices.by_session import SessionAffinity
+
+BUILT_IN: dict[str, Callable[..., DecodeChoice]] = {
+    "circuit-aware": CircuitAware,
+    "least-loaded": LeastLoaded,
+    "round-robin": RoundRobin,
+    "session-affinity": SessionAffinity,
+    "random": Random,
+    "network-aware": NetworkAware,
+    "sticky": Sticky,
+}
+
+
+def load(spec: str, seed: int) -> DecodeChoice:
+    """The choice that an experiment file names: a built-in, or `module:Class` found on the Python path.
+
+    Raises ValueError, saying what was not found and what is allowed.
+    """
+    if spec in BUILT_IN:
+        return _build(BUILT_IN[spec], seed)
+    factory = load_class("decode_choice", spec, ", ".join(BUILT_IN))
+    if not callable(getattr(factory, "choose", None)):
+        raise ValueError(f"decode_choice {spec!r}: it has no method choose(demand, candidates, now_s)")
+    return _build(factory, seed)
+
+
+def _build(factory: Callable[..., DecodeChoice], seed: int) -> DecodeChoice:
+    takes_seed = "seed" in inspect.signature(factory).parameters
+    return factory(seed=seed) if takes_seed else factory()

@@ -1,0 +1,1 @@
+"""The Ryu app around the core: OpenFlow 1.3 below, the northbound API above."""

@@ -1,0 +1,1 @@
+"""What this machine can do, and whether an experiment will be valid on it."""

@@ -1,0 +1,1 @@
+"""What looks at a run while its clock is on."""

@@ -1,0 +1,1 @@
+"""The emulated network: links, shaping, switches, and which uplink ECMP takes."""

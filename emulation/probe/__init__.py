@@ -1,0 +1,1 @@
+"""Readings of the built network before traffic: rates, round trips, paths."""

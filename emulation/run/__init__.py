@@ -1,0 +1,1 @@
+"""One run from build to tear-down."""

@@ -1,0 +1,1 @@
+"""Whether the machine kept up: evidence in, measures and a verdict out."""

@@ -1,0 +1,206 @@
+"""The experiment spec: what is run, in real units. `load()` is the way in; it raises one kind of error, `SpecError`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import yaml
+from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from experiments.schema.checks import cross_checks
+from experiments.schema.errors import SpecError, SpecPath, issues
+from experiments.schema.models import (
+    DECODE_CHOICES,
+    Cluster,
+    Eps,
+    Fabric,
+    Model,
+    Name,
+    NoFabric,
+    Ocs,
+    Prefill,
+    Scale,
+    Slo,
+    SpecModel,
+    Tenant,
+    Workload,
+    is_timing_file,
+)
+from experiments.schema.source import Source, read
+from experiments.schema.timing import read_timing
+from topologies.cluster import racks_of
+from workloads import arrivals as arrivals_module
+from workloads.arrivals import Arrivals
+from workloads.kv import KvModel, kv_model
+from workloads.prefill import TIMINGS, PrefillTiming
+from workloads.request import Request
+from workloads.tenants import OwnedInstances, TenantSpec, owned_instances
+
+__all__ = ["DECODE_CHOICES", "Eps", "Experiment", "Fabric", "NoFabric", "Ocs", "SpecError", "load"]
+
+
+class Experiment(SpecModel):
+    """One experiment: every fabric sees the same arrivals, for every seed."""
+
+    name: Name = Field(description="the experiment's name")
+    cluster: Cluster = Field(description="instances and links")
+    model: Model = Field(description="what is served")
+    prefill: Prefill = Field(default_factory=Prefill, description="prefill timing")
+    scale: Scale = Field(default_factory=Scale, description="real to emulated")
+    transfer: Literal["layerwise", "pull"] = Field("layerwise", description="when KV moves")
+    workload: Workload = Field(description="what is asked")
+    fabrics: list[Annotated[Fabric, Field(discriminator="kind")]] = Field(
+        min_length=1, description="what carries the KV"
+    )
+    slo: Slo = Field(default_factory=Slo, description="service level")
+    seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field(
+        [1], min_length=1, description="one run per fabric and seed"
+    )
+
+    by_path: ClassVar[Mapping[tuple[str, ...], type[BaseModel]]]
+
+    @model_validator(mode="after")
+    def _cross_checked(self) -> Experiment:
+        if found := cross_checks(self):
+            text = "; ".join(f"{'.'.join(map(str, issue.path))}: {issue.text}" for issue in found)
+            raise PydanticCustomError("cross_check", "{text}", {"text": text, "issues": found})
+        return self
+
+    @property
+    def kv_goodput_bytes_per_s(self) -> float:
+        """Goodput of one GPU's KV link in real bytes per second: link_gbps * link_efficiency / 8."""
+        return self.cluster.link_gbps * 1e9 * self.cluster.link_efficiency / 8
+
+    @property
+    def kv(self) -> KvModel:
+        """The model's KV sizes."""
+        model = self.model
+        return kv_model(model.name, kv_dtype=model.kv_dtype, tp=model.tp, bytes_per_token=model.bytes_per_token)
+
+    @cached_property
+    def timing(self) -> PrefillTiming:
+        """The prefill timing model with this experiment's chunk size. Raises SpecError where its file has become
+        unreadable since the experiment was loaded."""
+        name = self.prefill.timing
+        timing = read_timing(Path(name)).timing() if is_timing_file(name) else TIMINGS[name]
+        chunk_tokens = self.prefill.chunk_tokens
+        return timing if chunk_tokens is None else replace(timing, chunk_tokens=chunk_tokens)
+
+    @property
+    def gpus_per_node(self) -> int:
+        return self.cluster.gpus_per_node or self.cluster.gpus_per_instance
+
+    @property
+    def tenants(self) -> list[TenantSpec]:
+        return [tenant.tenant_spec() for tenant in self.workload.tenants]
+
+    def uplinks(self, fabric: Fabric) -> int:
+        """Uplinks of each rack of a packet fabric; 0 for the other kinds."""
+        if not isinstance(fabric, Eps):
+            return 0
+        if fabric.uplinks is not None:
+            return fabric.uplinks
+        assert fabric.oversubscription is not None  # a cross-check: one of the two is given
+        return round(self.cluster.instances_per_rack * self.cluster.gpus_per_instance / fabric.oversubscription)
+
+    def expanded(self) -> Experiment:
+        """The experiment with a fabric for each hash seed; a file's errors are told before, by its own numbering."""
+        fabrics = [
+            each for fabric in self.fabrics for each in (fabric.by_hash_seed() if isinstance(fabric, Eps) else [fabric])
+        ]
+        return self if len(fabrics) == len(self.fabrics) else self.model_copy(update={"fabrics": fabrics})
+
+    def racks(self) -> dict[str, int]:
+        """The rack of each instance."""
+        cluster = self.cluster
+        counts = {"prefill": cluster.prefill_instances, "decode": cluster.decode_instances}
+        return racks_of(counts, cluster.instances_per_rack, cluster.racks == "mixed")
+
+    def owned_instances(self) -> dict[str, OwnedInstances]:
+        """The instances of each tenant by name."""
+        cluster = self.cluster
+        per_node = self.gpus_per_node // cluster.gpus_per_instance
+        return owned_instances(
+            self.tenants,
+            prefill_instances=cluster.prefill_instances,
+            decode_instances=cluster.decode_instances,
+            spread=(cluster.instances_per_rack, per_node) if self.workload.placement == "spread" else None,
+        )
+
+    def arrivals(self, seed: int) -> Arrivals:
+        """The requests of one seed, the same for every fabric, and what each tenant offers."""
+        return arrivals_module.arrivals(
+            self.tenants,
+            prefill_instances=self.cluster.prefill_instances,
+            timing=self.timing,
+            window_s=self.workload.window_s,
+            warmup_s=self.workload.warmup_s,
+            seed=seed,
+            median_error=self.prefill.median_error,
+        )
+
+    def requests(self, seed: int) -> list[Request]:
+        """The requests of one seed, sorted by arrival."""
+        return self.arrivals(seed).requests
+
+    def dump(self) -> str:
+        """The resolved experiment as YAML: every default written out, paths absolute. Loading it gives the same
+        experiment."""
+        data = self.model_dump(mode="json", exclude_none=True)
+        return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+
+
+Experiment.by_path = {
+    (): Experiment,
+    ("cluster",): Cluster,
+    ("model",): Model,
+    ("prefill",): Prefill,
+    ("scale",): Scale,
+    ("workload",): Workload,
+    ("workload", "tenants"): Tenant,
+    ("fabrics", "eps"): Eps,
+    ("fabrics", "ocs"): Ocs,
+    ("fabrics", "none"): NoFabric,
+    ("slo",): Slo,
+}
+
+
+def load(path: str | Path, overrides: Sequence[str] = (), seed: int | None = None) -> Experiment:
+    """Read, override, resolve and check an experiment.
+
+    `overrides` are `path.to.key=value` (values are YAML, list items by index); `seed` replaces `seeds`. A trace's
+    `path` and a timing file are relative to the file's folder, or to the current directory where they come from an
+    override. Raises SpecError.
+    """
+    source = read(path)
+    for override in overrides:
+        source.override(override)
+    if seed is not None:
+        source.override(f"seeds=[{seed}]")
+    _resolve_paths(source)
+    try:
+        return Experiment.model_validate(source.data).expanded()
+    except ValidationError as error:
+        raise source.error(issues(error, Experiment.by_path, frozenset(("eps", "ocs", "none")))) from None
+
+
+def _resolve_paths(source: Source) -> None:
+    """Make the paths in a spec absolute: of traces, and of a timing file."""
+
+    def resolved(value: str, at: SpecPath) -> str:
+        folder = Path.cwd() if source.overridden(at) else source.path.resolve().parent
+        return os.path.abspath(folder / os.path.expanduser(value))
+
+    workload, prefill = source.data.get("workload"), source.data.get("prefill")
+    tenants = workload.get("tenants") if isinstance(workload, dict) else None
+    for i, tenant in enumerate(tenants if isinstance(tenants, list) else []):
+        if isinstance(tenant, dict) and isinstance(tenant.get("path"), str) and tenant["path"]:
+            tenant["path"] = resolved(tenant["path"], ("workload", "tenants", i, "path"))
+    if isinstance(prefill, dict) and isinstance(prefill.get("timing"), str) and is_timing_file(prefill["timing"]):
+        prefill["timing"] = resolved(prefill["timing"], ("prefill", "timing"))

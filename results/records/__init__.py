@@ -1,0 +1,1 @@
+"""The tables and files of a run: their columns, written and read back."""
