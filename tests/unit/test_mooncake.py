@@ -92,7 +92,7 @@ def test_rows_over_the_context_limit_are_dropped_counted_and_do_not_enter_the_ca
         (row("1", 10, [1]), "no number of milliseconds"),
         (row(True, 10, [1]), "no number of milliseconds"),
         (row(1, 0, []), "at least 1 token"),
-        (row(1, 10.0, [1]), "whole number"),
+        (row(1, 10.5, [1]), "whole number"),
         (row(1, 10, [1.0]), "float"),
         (row(1, 10, 1), "hash_ids"),
         ({"timestamp": 1, "input_length": 10}, "no hash_ids"),

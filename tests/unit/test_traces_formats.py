@@ -280,7 +280,7 @@ def test_a_damaged_agentx_session_is_refused_with_its_file_in_the_tar_session_an
 def test_missing_and_empty_files_are_refused_whatever_the_source(tmp_path, source):
     with pytest.raises(TraceError, match="no such file"):
         rows_of(tmp_path / "nothing", source)
-    with pytest.raises(TraceError, match="a directory; give the trace's file"):
+    with pytest.raises(TraceError, match="a directory; give a file"):
         rows_of(tmp_path, source)
     (tmp_path / "empty").write_bytes(b"")
     with pytest.raises(TraceError):

@@ -12,17 +12,18 @@
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Final
 
+from inputs.text_file import At, decoded, open_bytes, refuse_encoding, refusing, without_mark
 from workloads.traces import values
 from workloads.traces.prefixes import SessionNames
 from workloads.traces.reading import Format
 from workloads.traces.session_rows import MAX_CALLS, from_first
 from workloads.traces.sniff import is_tar, json_keys
-from workloads.traces.text import At, head, open_bytes, parse_json, refusing
+from workloads.traces.tar import members
+from workloads.traces.text import as_trace, head, parse_json
 from workloads.traces.trace import Entry, TraceError
 
 _MAX_DEPTH: Final = 8
@@ -74,33 +75,25 @@ def _calls(requests: Any, start_s: float, session: str, block_tokens: int, where
 def _documents(path: Path) -> Iterator[tuple[str, str]]:
     """(name for messages, text) of each session in the file, one at a time."""
     tar = is_tar(head(path, 512))
-    with refusing(At(path)), open_bytes(path) as file:
+    with as_trace(), refusing(At(path)), open_bytes(path) as file:
         if not tar:
             yield str(path), _text(file, str(path))
             return
-        try:
-            with tarfile.open(fileobj=file, mode="r|") as archive:
-                for member in archive:
-                    if not member.isfile() or not member.name.endswith(".json"):
-                        continue
-                    content = archive.extractfile(member)
-                    if content is not None:
-                        name = f"{path}({member.name[:100]})"
-                        yield name, _text(content, name)
-        except (tarfile.TarError, ValueError, OverflowError) as error:
-            if isinstance(error, TraceError):
-                raise
-            raise TraceError(path, 1, f"not a tar of sessions ({error}); is the file complete?") from error
+        for member, content in members(file):
+            if member.endswith(".json"):
+                name = f"{path}({member[:100]})"
+                yield name, _text(content, name)
 
 
 def _text(file: IO[bytes], where: str) -> str:
-    data = file.read(_MAX_SESSION_BYTES + 1)
-    if len(data) > _MAX_SESSION_BYTES:
-        raise TraceError(where, 1, f"a session of over {_MAX_SESSION_BYTES} bytes; the format has a file per session")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise TraceError(where, 1, f"cannot be read ({error}); is the file complete?") from error
+    with refusing(At(where)):
+        data = file.read(_MAX_SESSION_BYTES + 1)
+        if len(data) > _MAX_SESSION_BYTES:
+            raise TraceError(
+                where, 1, f"a session of over {_MAX_SESSION_BYTES} bytes; the format has a file per session"
+            )
+        refuse_encoding(data[:4096])
+        return decoded(without_mark(data), ended=False)
 
 
 FORMAT: Final = Format(

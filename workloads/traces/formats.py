@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from inputs.csv_file import separated_otherwise
+from inputs.packed import BadContent
+from inputs.text_file import refuse_encoding
 from workloads.tenants import CONTEXT_LIMIT_TOKENS
 from workloads.traces import (
     agentx,
@@ -57,7 +60,15 @@ def format_of(path: str | Path, source: str = AUTO) -> Format:
     if not start.strip():
         raise TraceError(path, None, "the trace has no rows")
     titles = ", ".join(form.title for form in FORMATS)
-    raise TraceError(path, 1, f"the first row is of no known format ({titles}); give source, or convert the file")
+    raise TraceError(path, 1, f"the first row is of no known format ({titles}); {_remedy(start)}")
+
+
+def _remedy(start: bytes) -> str:
+    try:
+        refuse_encoding(start)
+    except BadContent as error:
+        return str(error)
+    return separated_otherwise(start.decode("utf-8", "replace")) or "give source, or convert the file"
 
 
 def open_trace(path: str | Path, source: str = AUTO, *, max_context_tokens: int = CONTEXT_LIMIT_TOKENS) -> Reading:

@@ -4,17 +4,13 @@ and what was dropped."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
+from inputs.text_file import TextError
 
-class TraceError(ValueError):
+
+class TraceError(TextError):
     """A trace that cannot be replayed as it is. The message gives file:line, the value and the remedy."""
-
-    def __init__(self, path: str | Path, line: int | None, message: str) -> None:
-        self.path = Path(path)
-        self.line = line
-        super().__init__(f"{path}:{line}: {message}" if line is not None else f"{path}: {message}")
 
 
 class Entry(NamedTuple):

@@ -9,68 +9,76 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from inputs.csv_file import number
+from inputs.errors import shown
 from workloads.traces.trace import TraceError
 
 # Above any context and any clock; a larger number is a broken row, and sums of such numbers stay finite.
 _MAX_TOKENS: Final = 10**9
 _MAX_TIME: Final = 10**19
-_WHOLE: Final = re.compile(r"\s*(\d{1,12})(?:\.0*)?\s*", re.ASCII)
-_NUMBER: Final = re.compile(r"\s*[-+]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:[eE][-+]?\d{1,3})?\s*", re.ASCII)
+#: From here on a float is no longer every whole number: 9007199254740993.0 would be read as ...992.
+_FLOATS_ARE_WHOLE_BELOW: Final = 2**53
 _STAMP: Final = re.compile(
     r"\s*(\d{4}-\d\d-\d\d[T ]\d\d:\d\d):([0-5]\d)(?:\.(\d{1,9}))?(Z|[-+]\d\d:?\d\d)?\s*", re.ASCII
 )
 
 
 def tokens(value: Any, name: str, path: str | Path, line: int | None, *, least: int = 1) -> int:
-    """A JSON value that is a whole number of tokens, at least `least`."""
-    number = value if isinstance(value, int) and not isinstance(value, bool) else None
-    return _token_count(number, value, name, path, line, least)
+    """A JSON value that is a whole number of tokens (`12`, `12.0` or `1.2e1`), at least `least`."""
+    return _token_count(_whole(value), value, name, path, line, least)
+
+
+def _whole(value: Any) -> int | None:
+    """The whole number that a JSON value is, None where it is none. Programs that hold a column with gaps as floats
+    write 52 as 52.0."""
+    if type(value) is int:
+        return value
+    if type(value) is float and value.is_integer() and abs(value) < _FLOATS_ARE_WHOLE_BELOW:
+        return int(value)
+    return None
 
 
 def token_cell(text: str, name: str, path: str | Path, line: int | None, *, least: int = 1) -> int:
-    """The text of a CSV cell that is a whole number of tokens (`12` or `12.0`), at least `least`."""
-    match = _WHOLE.fullmatch(text)
-    return _token_count(int(match[1]) if match else None, text, name, path, line, least)
+    """The text of a CSV cell that is a whole number of tokens (`12`, `12.0` or `1.2e1`), at least `least`."""
+    return _token_count(_whole(number(text)), text, name, path, line, least)
 
 
-def _token_count(number: int | None, value: Any, name: str, path: str | Path, line: int | None, least: int) -> int:
-    if number is None or not least <= number <= _MAX_TOKENS:
+def _token_count(count: int | None, value: Any, name: str, path: str | Path, line: int | None, least: int) -> int:
+    if count is None or not least <= count <= _MAX_TOKENS:
         raise TraceError(
             path,
             line,
-            f"{name} {_shown(value)} is no whole number of at least {least} token; remove or repair the row",
+            f"{name} {shown(value)} is no whole number of at least {least} token; remove or repair the row",
         )
-    return number
+    return count
 
 
 def time(value: Any, name: str, unit: str, path: str | Path, line: int | None) -> int | float:
     """A JSON value that is a finite time of at least 0 in the format's unit."""
-    number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
-    return _time(number, value, name, unit, path, line)
+    found = value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return _time(found, value, name, unit, path, line)
 
 
 def time_cell(text: str, name: str, unit: str, path: str | Path, line: int | None) -> float:
     """The text of a CSV cell that is a finite time of at least 0 in the format's unit."""
-    number: float | None = None
-    if _NUMBER.fullmatch(text):
-        number = float(text)
-    elif text.strip().lower().lstrip("+-") in ("nan", "inf", "infinity"):
-        number = math.nan
-    return float(_time(number, text, name, unit, path, line))
+    value = number(text)
+    if value is None and text.strip().lower().lstrip("+-") in ("nan", "inf", "infinity"):
+        value = math.nan
+    return float(_time(value, text, name, unit, path, line))
 
 
 def _time(
-    number: int | float | None, value: Any, name: str, unit: str, path: str | Path, line: int | None
+    found: int | float | None, value: Any, name: str, unit: str, path: str | Path, line: int | None
 ) -> int | float:
-    if number is None:
-        raise TraceError(path, line, f"{name} {_shown(value)} is no number of {unit}; remove or repair the row")
-    if not 0 <= number <= _MAX_TIME:
+    if found is None:
+        raise TraceError(path, line, f"{name} {shown(value)} is no number of {unit}; remove or repair the row")
+    if not 0 <= found <= _MAX_TIME:
         raise TraceError(
             path,
             line,
-            f"{name} {_shown(value)} {unit} is not finite and at least 0; remove or repair the row",
+            f"{name} {shown(value)} {unit} is not finite and at least 0; remove or repair the row",
         )
-    return number
+    return found
 
 
 def stamp_ns(value: Any, name: str, path: str | Path, line: int | None) -> int:
@@ -84,7 +92,7 @@ def stamp_ns(value: Any, name: str, path: str | Path, line: int | None) -> int:
         raise TraceError(
             path,
             line,
-            f"{name} {_shown(value)} is no date and time such as 2023-11-16 18:17:03.9799600; repair the row",
+            f"{name} {shown(value)} is no date and time such as 2023-11-16 18:17:03.9799600; repair the row",
         )
     return (minute_s + int(match[2])) * 10**9 + int((match[3] or "").ljust(9, "0"))
 
@@ -132,16 +140,9 @@ def needed(record: dict[str, Any], keys: tuple[str, ...], what: str, path: str |
 
 def name(value: Any, key: str, path: str | Path, line: int | None) -> str:
     """The name of a session: text or a whole number, as written."""
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18:
-        return str(value)
+    whole = _whole(value)
+    if whole is not None and abs(whole) < 10**18:
+        return str(whole)
     if isinstance(value, str) and 0 < len(value.strip()) <= 200:
         return value.strip()
-    raise TraceError(path, line, f"{key} {_shown(value)} is no name of a session; remove or repair the row")
-
-
-def _shown(value: Any) -> str:
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # an integer of more digits than Python prints
-        return "(too long to print)"
-    return text if len(text) <= 60 else text[:57] + "..."
+    raise TraceError(path, line, f"{key} {shown(value)} is no name of a session; remove or repair the row")

@@ -1,0 +1,73 @@
+"""The files of a tar, one after the other as they stand in the stream, with nothing of it held.
+
+Python's reader takes a damaged header in the middle for the end, and so a tar that was cut for one that is whole; and
+it reads names and maps of any length that a header claims. This one refuses them.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from typing import IO, Any, Final, NoReturn
+
+from inputs.packed import BadContent
+
+#: Of the records that extend a header: a long name, times to the nanosecond.
+_MAX_EXTENSION_BYTES: Final = 2**20
+_EXTENSIONS: Final = frozenset(
+    (
+        tarfile.XHDTYPE,
+        tarfile.XGLTYPE,
+        tarfile.SOLARIS_XHDTYPE,
+        tarfile.GNUTYPE_LONGNAME,
+        tarfile.GNUTYPE_LONGLINK,
+    )
+)
+
+
+class _End(Exception):
+    """The block of zeros that every tar ends with; no other end is one."""
+
+
+class _Header(tarfile.TarInfo):
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
+        if len(buf) == tarfile.BLOCKSIZE and not bytes(buf).strip(b"\0"):
+            raise _End
+        try:
+            found = super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            raise _damaged(error) from error
+        if found.type == tarfile.GNUTYPE_SPARSE:
+            found._proc_gnusparse_10()
+        if found.type in _EXTENSIONS and found.size > _MAX_EXTENSION_BYTES:
+            raise BadContent(f"a tar with a name of {found.size:,} bytes; make the archive again")
+        return found
+
+    def _proc_gnusparse_10(self, *_: Any) -> NoReturn:
+        raise BadContent("a tar with sparse files; make the archive again, without --sparse")
+
+
+def members(file: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
+    """(name, content) of each regular file; read the content before the next. Raises BadContent."""
+    archive = None
+    try:
+        archive = tarfile.open(fileobj=file, mode="r|", tarinfo=_Header)  # noqa: SIM115 - it owns nothing
+        while (member := archive.next()) is not None:
+            archive.members.clear()  # type: ignore[attr-defined]  # it keeps them for those who ask again
+            content = archive.extractfile(member) if member.isfile() else None
+            if content is not None:
+                yield member.name, content
+    except _End:
+        rest = file if archive is None else archive.fileobj
+        while rest is not None and (piece := rest.read(2**16)):
+            if piece.strip(b"\0"):
+                raise BadContent("goes on behind the end of the tar (two joined?); give one of them") from None
+        return
+    except (tarfile.TarError, ValueError, OverflowError, EOFError) as error:
+        raise _damaged(error) from error
+    raise _damaged("a header that is none")
+
+
+def _damaged(error: object) -> BadContent:
+    return BadContent(f"not a tar of sessions, or one that was damaged or cut ({error}); is the file complete?")
