@@ -27,7 +27,7 @@ Places = dict[Flow, tuple[float, int]]
 
 
 class ShortestFirstNetwork(FlowNetwork):
-    """Pre-emptive and greedy, by what remains of each flow."""
+    """Preemptive and greedy, by what remains of each flow."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)

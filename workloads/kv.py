@@ -9,7 +9,7 @@ the weights. One token in one layer is `tensors * kv_heads * head_dim * dtype_by
     sliding window   `sliding_layers` of the layers keep only the last `window_tokens` tokens, so that the bytes of n
                      tokens, (full layers) * n + (sliding layers) * min(n, window), are not linear in n
 
-The table, its sources and worked sizes are in docs/models.md.
+The table, its sources and worked sizes are in docs/reference/models.md.
 """
 
 from __future__ import annotations

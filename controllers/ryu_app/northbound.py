@@ -234,7 +234,7 @@ class Northbound(ControllerBase):
 
     @_answers("unknown")
     def unknown(self, req: Request, path: str) -> dict[str, Any]:
-        raise NotFound(f"{req.method} /{path} is not part of this API; docs/architecture.md lists it")
+        raise NotFound(f"{req.method} /{path} is not part of this API; docs/explanation/architecture.md lists it")
 
 
 def mount(wsgi: WSGIApplication, shell: FabricShell) -> None:

@@ -136,7 +136,7 @@ class FabricPlan:
         return 1 if circuits * self.kv_goodput_bps <= ONE_VSWITCHD_BPS else 2
 
     def controller(self, cluster: Cluster, *, unixctls: Mapping[str, str], log: Path) -> dict[str, Any]:
-        """The controller's file (docs/architecture.md, "Controllers"). unixctls: of each plane's ovs-vswitchd."""
+        """The controller's file (docs/explanation/architecture.md, "Controllers"). unixctls: of each plane's ovs-vswitchd."""
         fabric: dict[str, Any] = {"kind": self.fabric.kind}
         if isinstance(self.fabric, Ocs):
             fabric |= {
@@ -184,7 +184,7 @@ class FabricPlan:
         ecmp_ports: Mapping[str, Any],
         requests_file: Path,
     ) -> dict[str, Any]:
-        """The agents' configuration (docs/architecture.md, "Emulation")."""
+        """The agents' configuration (docs/explanation/architecture.md, "Emulation")."""
         return {
             "run_clock": {"time_dilation": self.scale.time_dilation},
             "scale": asdict(self.scale),

@@ -1,1 +1,1 @@
-"""Examples of plug-ins: a decode choice and a commit rule (docs/controllers.md)."""
+"""Examples of plug-ins: a decode choice and a commit rule (docs/explanation/controllers.md)."""

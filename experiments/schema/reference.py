@@ -1,5 +1,5 @@
 """The reference of an experiment file, from the models that check it: `python -m experiments.schema.reference` rewrites
-the tables of docs/experiments.md. A test holds the two together.
+the tables of docs/reference/experiments.md. A test holds the two together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from experiments.schema.models import Cluster, Eps, Model, NoFabric, Ocs, Prefil
 from experiments.schema.spec import Experiment
 from experiments.schema.timing import TimingFile
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "experiments.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reference" / "experiments.md"
 BEGIN, END = "<!-- generated: python -m experiments.schema.reference -->", "<!-- end of the generated part -->"
 SECTIONS: tuple[tuple[str, str, type[BaseModel]], ...] = (
     ("The file", "", Experiment),

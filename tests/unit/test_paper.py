@@ -207,7 +207,7 @@ def test_closed_form_rows_need_no_grid_and_leave_their_table(tmp_path):
     ("words", "message"),
     [
         (("--figure", "9z"), "none of the paper's"),
-        (("--figure", "3b", "--traces", "/nowhere"), "docs/paper.md says where they are published"),
+        (("--figure", "3b", "--traces", "/nowhere"), "docs/measurements/paper.md says where they are published"),
         (("--workers", 2, "--scheduler", "tcp://127.0.0.1:1"), "leave one out"),
     ],
 )

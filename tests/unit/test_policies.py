@@ -313,7 +313,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize("example", ["stickiest.py", "at_prefill_start.py"])
 def test_the_documented_plugins_are_the_files_that_run(example):
     text = (ROOT / "experiments" / "plugins" / example).read_text()
-    assert f"```python\n{text}```" in (ROOT / "docs" / "controllers.md").read_text()
+    assert f"```python\n{text}```" in (ROOT / "docs/explanation/controllers.md").read_text()
     assert len(text.splitlines()) <= 30
 
 

@@ -7,7 +7,7 @@ from experiments.schema.models import DECODE_CHOICES
 from experiments.schema.reference import DOCUMENT, SECTIONS, tables, updated
 from workloads.kv import MODELS, kv_model
 
-MODELS_DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
+MODELS_DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "models.md"
 
 
 def test_the_reference_is_what_the_models_say():
