@@ -181,8 +181,8 @@ def find_traces(given: Path | None) -> Path:
     tried = ", ".join(str(place) for place in places)
     missing = [name for name in wanted if not (places[-1] / name).is_file()]
     raise SweepError(
-        f"no traces in {tried}: missing {', '.join(missing)}; docs/measurements/paper.md says where they are published, and "
-        "--traces DIR says where you put them"
+        f"no traces in {tried}: missing {', '.join(missing)}; docs/measurements/paper.md says where they are "
+        "published, and --traces DIR says where you put them"
     )
 
 

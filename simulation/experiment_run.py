@@ -21,7 +21,7 @@ from simulation.twin import Twin, TwinResult
 from workloads.request import Request
 
 NOTES = (
-    "a simulation has no machine to keep up: this verdict is about its model (docs/explanation/twin.md, what it leaves out)",
+    "a simulation has no machine to keep up: this verdict is about its model (docs/explanation/twin.md)",
     "flows are fluid and share links max-min fair at once: no packets, slow start, queues, retransmissions or timeouts",
 )
 

@@ -136,7 +136,7 @@ class FabricPlan:
         return 1 if circuits * self.kv_goodput_bps <= ONE_VSWITCHD_BPS else 2
 
     def controller(self, cluster: Cluster, *, unixctls: Mapping[str, str], log: Path) -> dict[str, Any]:
-        """The controller's file (docs/explanation/architecture.md, "Controllers"). unixctls: of each plane's ovs-vswitchd."""
+        """The controller's file (`controllers/config.py`). unixctls: of each plane's ovs-vswitchd."""
         fabric: dict[str, Any] = {"kind": self.fabric.kind}
         if isinstance(self.fabric, Ocs):
             fabric |= {

@@ -232,7 +232,8 @@ def test_grants_of_an_unknown_instance_are_404(client: Client) -> None:
 @pytest.mark.parametrize(("method", "path"), [("GET", "/"), ("GET", "/v2/health"), ("DELETE", "/v1/circuits")])
 def test_a_path_that_does_not_exist_is_404_in_json(client: Client, method: str, path: str) -> None:
     status, answer = client.call(method, path)
-    assert (status, answer["error"]) == (404, f"{method} {path} is not part of this API; docs/explanation/architecture.md lists it")
+    said = f"{method} {path} is not part of this API; docs/explanation/architecture.md lists it"
+    assert (status, answer["error"]) == (404, said)
 
 
 def test_an_exception_in_the_core_is_500_and_makes_the_run_invalid(
