@@ -17,7 +17,8 @@ from results.records.artifacts import ArtifactError, RunDirectory, sha256
 from results.report.compare import ARRIVAL_COLUMNS
 from workloads.request import Request
 
-#: Two valid runs of the same arrivals differ by less than this in a fabric's median TTFT (docs/how-to/reproduce-a-run.md).
+#: Two valid runs of the same arrivals differ by less than this in a fabric's median TTFT
+#: (docs/how-to/reproduce-a-run.md).
 MEDIAN_TOLERANCE = 0.05
 #: What of provenance.json is about the machine and the versions; the rest is about the run.
 _ASPECTS = (
