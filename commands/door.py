@@ -12,6 +12,8 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from emulation.linux.ledger import LeftBehind
+
 ROOT = Path(__file__).resolve().parents[1]
 
 #: Exit codes beside 0 (done; verdicts may be degraded) and 1 (failed).
@@ -57,6 +59,13 @@ def give_back(path: Path, made: tuple[Path, ...] = ()) -> None:
 def need_root(why: str) -> None:
     if os.geteuid():
         fail(f"{why}: run it with sudo")
+
+
+def left_behind(error: LeftBehind, kept: str = "") -> tuple[str, int]:
+    """What to say where not everything could be removed, and the exit status: of what had ended the run before."""
+    number = getattr(error.during, "number", None)  # a signal's
+    said = "; ".join(filter(None, [str(error.during or ""), kept]))
+    return "\n".join(filter(None, [said, str(error)])), 1 if number is None else 128 + number
 
 
 def fail(message: str, code: int = 1) -> NoReturn:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commands.check import checked
-from commands.door import INVALID, Overrides, fail, need_root, wide_console
+from commands.door import INVALID, Overrides, fail, left_behind, need_root, wide_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,7 +51,7 @@ def _advise(path: Path, overrides: list[str], console: Console) -> None:
     from emulation.doctor.forecast import MachineBusy, advise
     from emulation.doctor.preflight import choose_datapath
     from emulation.linux.interrupts import Interrupted, interruptible
-    from emulation.linux.ledger import LedgerError, RunLedger
+    from emulation.linux.ledger import AnotherRun, LedgerError, LeftBehind, RunLedger
     from emulation.linux.netns import NamespaceError
     from emulation.network.ovs import OpenVSwitchError
     from emulation.network.shaping import ShapingError
@@ -63,7 +63,9 @@ def _advise(path: Path, overrides: list[str], console: Console) -> None:
             advice = advise(chosen, ledger, choose_datapath())
     except Interrupted as error:
         fail(f"{error}: everything that was built is removed", 128 + error.number)
-    except MachineBusy as error:
+    except LeftBehind as error:
+        fail(*left_behind(error))
+    except (AnotherRun, MachineBusy) as error:
         fail(str(error))
     except (LedgerError, NamespaceError, OpenVSwitchError, ProbeError, ShapingError, TestbedError, OSError) as error:
         fail(f"{error}\neverything that was built is removed")
@@ -75,16 +77,26 @@ def _advise(path: Path, overrides: list[str], console: Console) -> None:
 
 def clean() -> None:
     """Remove exactly what dead runs of ours left behind (root)."""
-    from emulation.linux.ledger import LedgerError, dead_runs
+    from emulation.linux.ledger import AnotherRun, LedgerError, LeftBehind, dead_runs, no_run
     from emulation.linux.ledger import clean as clean_run
 
     need_root("clean removes namespaces and processes")
-    found = dead_runs()
+    try:
+        with no_run():
+            found, left = dead_runs(), []
+            for directory in found:
+                try:
+                    removed = clean_run(directory)
+                except LeftBehind as error:
+                    removed = error.removed
+                    left.append(f"{directory}: {error}")
+                for line in removed:
+                    typer.echo(f"removed {line}")
+    except AnotherRun as error:
+        fail(f"{error.holder.sentence()} is alive: nothing is removed; end it, and it removes what it made itself")
+    except LedgerError as error:
+        fail(str(error))
+    if left:
+        fail("\n".join(left))
     if not found:
         typer.echo("nothing to remove: no dead run left anything behind")
-    for directory in found:
-        try:
-            for line in clean_run(directory):
-                typer.echo(f"removed {line}")
-        except LedgerError as error:
-            fail(str(error))

@@ -19,6 +19,7 @@ from commands.door import (
     Seed,
     fail,
     give_back,
+    left_behind,
     missing,
     need_root,
 )
@@ -88,7 +89,7 @@ def run_packets(
 
     from emulation.doctor.preflight import can_run, capabilities, choose_datapath, doctor_table
     from emulation.linux.interrupts import Interrupted
-    from emulation.linux.ledger import LedgerError
+    from emulation.linux.ledger import AnotherRun, LedgerError, LeftBehind
     from emulation.linux.netns import NamespaceError
     from emulation.network.ovs import OpenVSwitchError
     from emulation.network.testbed import TestbedError
@@ -117,6 +118,10 @@ def run_packets(
                 f"{error}: everything the run had made is removed; what was measured is in {directory.path}",
                 128 + error.number,
             )
+        except LeftBehind as error:
+            fail(*left_behind(error, f"what was measured is in {directory.path}"))
+        except AnotherRun as error:
+            fail(str(error))
         except (RunFailed, LedgerError, NamespaceError, OpenVSwitchError, TestbedError, ArtifactError) as error:
             fail(f"{error}\neverything the run had made is removed")
         print_summary(with_twin(directory, summary))

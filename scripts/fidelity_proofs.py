@@ -44,7 +44,7 @@ import numpy as np  # noqa: E402
 
 from emulation.doctor.preflight import choose_datapath  # noqa: E402
 from emulation.linux.interrupts import Interrupted, interruptible  # noqa: E402
-from emulation.linux.ledger import RunLedger  # noqa: E402
+from emulation.linux.ledger import LeftBehind, RunLedger  # noqa: E402
 from emulation.plan.fabric_plan import FabricPlan  # noqa: E402
 from emulation.run.fabric_run import FabricResult, FabricRun  # noqa: E402
 from experiments.schema.spec import load  # noqa: E402
@@ -257,6 +257,9 @@ def main(arguments: Sequence[str]) -> int:
     except Interrupted as error:
         print(f"{error}: everything that was built is removed", file=sys.stderr)
         return 128 + error.number
+    except LeftBehind as error:
+        print("\n".join(str(each) for each in (error.during, error) if each is not None), file=sys.stderr)
+        return 1
     finally:
         if options.output is not None:
             options.output.write_text(json.dumps(rows, indent=2) + "\n")

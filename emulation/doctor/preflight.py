@@ -267,9 +267,16 @@ def _memory() -> Capability:
 
 
 def _leftovers() -> Capability:
-    from emulation.linux.ledger import dead_runs  # only doctor needs it
+    from emulation.linux.ledger import LedgerError, dead_runs  # only doctor needs it
 
-    dead = [str(path) for path in dead_runs()]
     why = "namespaces and processes of a run that died take up the machine"
+    try:
+        dead = [str(path) for path in dead_runs()]
+    except LedgerError as error:
+        if os.geteuid():
+            value, remedy = "not checked: needs root", "sudo ./heliograph doctor"
+        else:
+            value, remedy = str(error), "as it says"
+        return Capability("leftovers of ours", "degraded", value, why, remedy, False)
     value = ", ".join(dead) if dead else "none"
     return Capability("leftovers of ours", "degraded" if dead else "ok", value, why, "sudo ./heliograph clean", False)

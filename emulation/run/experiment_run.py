@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from types import TracebackType
 
 import yaml
 from rich.console import Console
 
 from emulation.linux.interrupts import Interrupted, interruptible, shielded
-from emulation.linux.ledger import RunLedger, clean, dead_runs
+from emulation.linux.ledger import LeftBehind, RunLedger, clean, dead_runs
 from emulation.plan.fabric_plan import FabricPlan
 from emulation.run.fabric_run import FabricResult, FabricRun, RunFailed
 from experiments.schema.spec import Experiment, Fabric
@@ -47,17 +49,17 @@ def run_experiment(
 
     A fabric that ends early has its artifacts too, with every offered request and the reason, and is the last one:
     then RunFailed is raised, or Interrupted where a signal ended it. Raises AnotherRun while another run is alive,
-    ArtifactError where results cannot be written. Whatever was made is removed first, and `summary.json` says what was
-    not run, wherever the end came.
+    ArtifactError where results cannot be written. Whatever was made is removed first, and looked up afterwards:
+    LeftBehind is raised where something is still there. `summary.json` says what was not run, wherever the end came.
     """
     run_id = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{os.getpid()}"
     traces = [Path(tenant.path) for tenant in experiment.workload.tenants if tenant.path]
     account = _Account(run_directory, [(seed, fabric) for seed in experiment.seeds for fabric in experiment.fabrics])
     with interruptible(), account.closing(), contextlib.ExitStack() as closing:
         ledger = RunLedger.open(run_id)
-        closing.callback(_close, ledger)
+        closing.push(functools.partial(_close, ledger))
         for dead in dead_runs():
-            console.print(f"a dead run had left {len(clean(dead))} things behind: removed", highlight=False)
+            console.print(_cleaned(dead), highlight=False, markup=False, soft_wrap=True)
         run_directory.write_config(yaml.safe_load(experiment.dump()))
         run_directory.write_provenance(
             provenance(
@@ -117,10 +119,11 @@ class _Account:
         and what was measured in a report."""
         try:
             yield
-        except (Interrupted, RunFailed, ArtifactError) as error:
+        except (Interrupted, RunFailed, ArtifactError, LeftBehind) as error:
+            why = error.during if isinstance(error, LeftBehind) else error
             with shielded(), contextlib.suppress(ArtifactError, OSError):  # on a full disk what was written last stands
-                if self._runs and not self._told:
-                    self._ended_early(str(error))
+                if why is not None and self._runs and not self._told:
+                    self._ended_early(str(why))
             raise
 
     def _ended_early(self, reason: str) -> None:
@@ -137,9 +140,19 @@ class _Account:
         self.run_directory.write_summary(self._runs, ended_early=ended_early)
 
 
-def _close(ledger: RunLedger) -> None:
+def _cleaned(dead: Path) -> str:
+    """Remove what a dead run left behind; what there was. A run need not wait for what cannot be removed."""
+    try:
+        return f"a dead run had left {len(clean(dead))} things behind: removed"
+    except LeftBehind as error:
+        return f"a dead run had left {len(error.removed)} things behind: removed; {error}"
+
+
+def _close(
+    ledger: RunLedger, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+) -> None:
     with shielded():
-        ledger.close()
+        ledger.close(error)
 
 
 @contextlib.contextmanager

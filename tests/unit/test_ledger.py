@@ -1,5 +1,6 @@
 """The ledger: what a run made is removed, exactly that, whoever does it and however often."""
 
+import fcntl
 import json
 import os
 import signal
@@ -207,17 +208,20 @@ def test_a_namespace_of_another_name_is_refused_before_anything_is_made(tmp_path
 
 
 def test_a_run_killed_before_its_first_line_is_dead_and_one_that_is_starting_is_not(tmp_path):
+    """Starting: its lock is held and names it. A name in a lock that nobody holds says nothing."""
     base = tmp_path / "runs"
-    for name, ledger in (("no-ledger", None), ("no-line", "")):
+    for name in ("no-ledger", "starting"):
         (base / name).mkdir(parents=True)
-        if ledger is not None:
-            (base / name / "ledger.jsonl").write_text(ledger)
-    (base / "lock").write_text(json.dumps({"run_id": "no-line", "pid": os.getpid()}))
-    assert [path.name for path in dead_runs(base)] == ["no-ledger"]
-    with pytest.raises(LedgerError, match="alive"):
-        clean(base / "no-line")
-    (base / "lock").write_text(json.dumps({"run_id": "another", "pid": os.getpid()}))
-    assert {path.name for path in dead_runs(base)} == {"no-ledger", "no-line"}
+    with (base / "lock").open("w") as lock:
+        lock.write(json.dumps({"run_id": "starting", "pid": os.getpid()}))
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert [path.name for path in dead_runs(base)] == ["no-ledger"]
+        with pytest.raises(LedgerError, match="alive"):
+            clean(base / "starting")
+    (base / "no-line").mkdir()
+    (base / "no-line" / "ledger.jsonl").write_text("")
+    assert {path.name for path in dead_runs(base)} == {"no-ledger", "no-line", "starting"}
     for path in dead_runs(base):
         assert clean(path) == [f"directory {path}"]
     assert [path.name for path in base.iterdir()] == ["lock"]
