@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import typer
 
+from process.interrupts import ignore, take_over
+
+if __name__ == "__main__":
+    take_over()  # Ctrl-C may come while the commands below are imported
+
 from commands.artifacts import compare, report
+from commands.door import ended_by_signals
 from commands.machine import clean, doctor
 from commands.packets import demo, run
 from commands.paper import paper
@@ -36,7 +42,17 @@ for command in (
     cost,
     link_budget,
 ):
-    app.command(command.__name__.replace("_", "-"))(command)
+    app.command(command.__name__.replace("_", "-"))(ended_by_signals(command))
+
+
+def main() -> None:
+    """Run the command line as a process of its own."""
+    take_over()
+    try:
+        app()
+    finally:
+        ignore()  # what has ended is not interrupted any more
+
 
 if __name__ == "__main__":
-    app()
+    main()

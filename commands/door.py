@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn, ParamSpec, TypeVar
 
 import typer
+
+from process.interrupts import Interrupted, interruptible
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from emulation.linux.ledger import LeftBehind
 
+P = ParamSpec("P")
+R = TypeVar("R")
 ROOT = Path(__file__).resolve().parents[1]
 
 #: Exit codes beside 0 (done; verdicts may be degraded) and 1 (failed).
-BAD_INPUT, INVALID, INTERRUPTED = 2, 3, 130
+BAD_INPUT, INVALID = 2, 3
 
 ExperimentFile = Annotated[Path, typer.Argument(help="experiment file (YAML)", show_default=False)]
 Overrides = Annotated[
@@ -54,6 +60,21 @@ def give_back(path: Path, made: tuple[Path, ...] = ()) -> None:
                 os.chown(place, int(owner), int(group), follow_symlinks=False)
         except OSError as error:
             typer.echo(f"heliograph: {path} stays root's: {error}", err=True)
+
+
+def ended_by_signals(command: Callable[P, R]) -> Callable[P, R]:
+    """The command, which SIGINT, SIGTERM, SIGHUP and SIGQUIT end in order: with one line, where it has no more to say
+    itself, and with 128 and the signal's number."""
+
+    @functools.wraps(command)
+    def interruptible_command(*arguments: P.args, **options: P.kwargs) -> R:
+        with interruptible():
+            try:
+                return command(*arguments, **options)
+            except Interrupted as error:
+                fail(str(error), error.status)
+
+    return interruptible_command
 
 
 def need_root(why: str) -> None:

@@ -50,19 +50,19 @@ def _advise(path: Path, overrides: list[str], console: Console) -> None:
 
     from emulation.doctor.forecast import MachineBusy, advise
     from emulation.doctor.preflight import choose_datapath
-    from emulation.linux.interrupts import Interrupted, interruptible
     from emulation.linux.ledger import AnotherRun, LedgerError, LeftBehind, RunLedger
     from emulation.linux.netns import NamespaceError
     from emulation.network.ovs import OpenVSwitchError
     from emulation.network.shaping import ShapingError
     from emulation.network.testbed import TestbedError
     from emulation.probe.link import ProbeError
+    from process.interrupts import Interrupted, interruptible
 
     try:
         with interruptible(), RunLedger.open(f"doctor-{os.getpid()}") as ledger:
             advice = advise(chosen, ledger, choose_datapath())
     except Interrupted as error:
-        fail(f"{error}: everything that was built is removed", 128 + error.number)
+        fail(f"{error}: everything that was built is removed", error.status)
     except LeftBehind as error:
         fail(*left_behind(error))
     except (AnotherRun, MachineBusy) as error:

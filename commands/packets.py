@@ -88,13 +88,13 @@ def run_packets(
     from rich.console import Console
 
     from emulation.doctor.preflight import can_run, capabilities, choose_datapath, doctor_table
-    from emulation.linux.interrupts import Interrupted
     from emulation.linux.ledger import AnotherRun, LedgerError, LeftBehind
     from emulation.linux.netns import NamespaceError
     from emulation.network.ovs import OpenVSwitchError
     from emulation.network.testbed import TestbedError
     from emulation.run.experiment_run import run_experiment
     from emulation.run.fabric_run import RunFailed
+    from process.interrupts import Interrupted
     from results.records.artifacts import RUNS, ArtifactError, RunDirectory
     from results.report.table import print_summary
 
@@ -116,7 +116,7 @@ def run_packets(
         except Interrupted as error:
             fail(
                 f"{error}: everything the run had made is removed; what was measured is in {directory.path}",
-                128 + error.number,
+                error.status,
             )
         except LeftBehind as error:
             fail(*left_behind(error, f"what was measured is in {directory.path}"))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from commands.door import BAD_INPUT, INTERRUPTED, ExperimentFile, Overrides, Seed, fail, give_back, need_root
+from commands.door import BAD_INPUT, ExperimentFile, Overrides, Seed, fail, give_back, need_root
+from process.interrupts import Interrupted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -137,7 +137,7 @@ def compute(
     scheduler: str | None = None,
     emulator: bool = False,
 ) -> Executed:
-    """Compute what is unfinished on workers that are gone afterwards, also after Ctrl-C and SIGTERM and where nothing
+    """Compute what is unfinished on workers that are gone afterwards, also after a signal and where nothing
     can be written, which end the command with their exit status and say how to go on. Raises SweepError."""
     from results.records.artifacts import ArtifactError
     from sweeps.execute import execute, unfinished
@@ -146,21 +146,16 @@ def compute(
 
     left = unfinished(cells, directory)
     count = 1 if emulator else min(workers or os.cpu_count() or 1, max(len(left), 1))
-    previous = signal.signal(signal.SIGTERM, _terminated)
     try:
         with GridProgress(title, console=console) as progress:
             if not left:
                 return execute(cells, directory, None, progress)
             with dask_workers(count, scheduler=scheduler, emulator=emulator) as client:
                 return execute(cells, directory, client, progress)
-    except KeyboardInterrupt:
-        stopped("interrupted", cells, directory, INTERRUPTED)
-    except _Terminated:
-        stopped("interrupted", cells, directory, 128 + signal.SIGTERM)
+    except Interrupted as error:
+        stopped("interrupted", cells, directory, error.status)
     except ArtifactError as error:
         stopped(str(error), cells, directory)
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def stopped(why: str, cells: list[Cell], directory: GridDirectory, code: int = 1) -> NoReturn:
@@ -228,14 +223,6 @@ def refusals_here(experiment: Experiment) -> list[str]:
     from experiments.schema import rules
 
     return rules.refusals(experiment) + plan_checks.refusals(experiment)
-
-
-class _Terminated(Exception):
-    """SIGTERM, raised where it struck."""
-
-
-def _terminated(number: int, frame: Any) -> None:
-    raise _Terminated
 
 
 def grid_digest(cells: list[Cell]) -> str:

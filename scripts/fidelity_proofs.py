@@ -43,11 +43,11 @@ if __name__ == "__main__":
 import numpy as np  # noqa: E402
 
 from emulation.doctor.preflight import choose_datapath  # noqa: E402
-from emulation.linux.interrupts import Interrupted, interruptible  # noqa: E402
 from emulation.linux.ledger import LeftBehind, RunLedger  # noqa: E402
 from emulation.plan.fabric_plan import FabricPlan  # noqa: E402
 from emulation.run.fabric_run import FabricResult, FabricRun  # noqa: E402
 from experiments.schema.spec import load  # noqa: E402
+from process.interrupts import Interrupted, interruptible  # noqa: E402
 
 DEMO = ROOT / "experiments" / "demo.yaml"
 #: Of the demo's fabrics, by their place in the file.
@@ -256,7 +256,7 @@ def main(arguments: Sequence[str]) -> int:
                 print(", ".join(f"{key} {_shown(value)}" for key, value in row.items()), flush=True)
     except Interrupted as error:
         print(f"{error}: everything that was built is removed", file=sys.stderr)
-        return 128 + error.number
+        return error.status
     except LeftBehind as error:
         print("\n".join(str(each) for each in (error.during, error) if each is not None), file=sys.stderr)
         return 1

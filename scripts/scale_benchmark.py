@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path[0] = str(ROOT)
 
-from emulation.linux.interrupts import Interrupted, interruptible, shielded  # noqa: E402
+from process.interrupts import Interrupted, interruptible, shielded  # noqa: E402
 from results.records.artifacts import ArtifactError, sha256, write_text  # noqa: E402
 from sweeps.axes import SweepError  # noqa: E402
 from sweeps.grid import GridDirectory  # noqa: E402
@@ -332,7 +332,7 @@ def main() -> int:
             rows = benchmark(options, directory)
     except Interrupted as error:
         print(f"{error}: the run has removed what it made; --artifact-dir {directory} goes on", file=sys.stderr)
-        return 128 + error.number
+        return error.status
     if (most := max(row.foreign_percent for row in rows)) > QUIET_PERCENT:
         print(
             f"other programs took up to {most:.0f} % of the processors: verdicts say so, and these are no measurements"

@@ -22,8 +22,8 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+from emulation.agents.kernel import die_with_parent
 from emulation.linux import procfs
-from emulation.linux.interrupts import NUMBERS
 from emulation.linux.ledger import RunLedger
 from emulation.network.ovs import OpenVSwitchError
 from emulation.network.shaping import ShapingError
@@ -35,6 +35,7 @@ from emulation.run.components import testbed_of
 from emulation.verdict.measures import LARGEST_DILATION, percentile
 from emulation.verdict.thresholds import ARRIVAL_LAG_P99_S
 from experiments.schema.spec import Experiment
+from process.interrupts import NUMBERS, ignore
 from topologies.cluster import Cluster
 
 PROBE_PORT = 7101
@@ -187,7 +188,7 @@ def _send(paths: Sequence[Path], plan: FabricPlan) -> tuple[list[Goodput], list[
     workers = min(len(paths), 2 * (os.cpu_count() or 1))
     transfer_bytes = max(LEAST_BYTES, round(plan.kv_goodput_bps / 8 * LOAD_S))
     context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(workers + 1, mp_context=context, initializer=_be_worker) as pool:
+    with ProcessPoolExecutor(workers + 1, mp_context=context, initializer=_be_worker, initargs=(os.getpid(),)) as pool:
         try:
             late, shares = _submitted(pool, [paths[n::workers] for n in range(workers)], transfer_bytes, plan)
             return [goodput for share in shares for goodput in share.result()], late.result()
@@ -210,11 +211,12 @@ def _submitted(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _be_worker() -> None:
-    """A signal to the terminal is the parent's to act on; SIGTERM is how the pool ends its own processes."""
+def _be_worker(parent_pid: int) -> None:
+    """A signal to the terminal is the parent's to act on; SIGTERM is how the pool ends its own processes. One that
+    outlived a killed parent would hold its lock."""
+    die_with_parent(parent_pid)
+    ignore()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, NUMBERS)
 
 

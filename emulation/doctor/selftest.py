@@ -12,7 +12,6 @@ import json
 import multiprocessing
 import os
 import selectors
-import signal
 import socket
 import tempfile
 import threading
@@ -29,6 +28,7 @@ from emulation.agents.gateway import GatewayAgent
 from emulation.agents.kernel import set_realtime, set_timer_slack
 from emulation.agents.wire import LineSplitter, encode_line
 from emulation.verdict.measures import percentile
+from process.interrupts import ignore
 from workloads.kv import kv_model
 from workloads.prefill import TIMINGS
 from workloads.request import Request
@@ -132,7 +132,7 @@ def _measure(config: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _be_gateway(config: Mapping[str, Any], ours: socket.socket, theirs: socket.socket) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its parent's end of the pair
+    ignore()  # it ends with its parent's end of the pair
     ours.close()
     set_timer_slack()
     agent = GatewayAgent("gw", load_config(config))

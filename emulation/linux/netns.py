@@ -110,6 +110,7 @@ def batch(tool: str, text: str, *, where: str, options: str = "", tied: bool = F
             text=True,
             timeout=timeout_s,
             check=False,
+            start_new_session=True,  # Ctrl-C in the terminal reaches us alone, and is no fault of the network
             preexec_fn=_die_with_parent if tied else None,
         )
     except FileNotFoundError as error:

@@ -133,7 +133,12 @@ class OpenVSwitch:
     def _run(self, step: str, command: list[str], timeout_s: float) -> str:
         try:
             child = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self._environment()
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=self._environment(),
+                start_new_session=True,  # as what `spawn` starts: Ctrl-C in the terminal reaches us alone
             )
         except FileNotFoundError as error:
             raise OpenVSwitchError(f"{command[0]} is not installed: apt-get install openvswitch-switch") from error

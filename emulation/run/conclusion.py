@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from emulation.linux.interrupts import Interrupted
 from emulation.monitor.observed import Observed
 from emulation.plan.fabric_plan import FabricPlan
 from emulation.probe.paths import PathProbe
@@ -16,6 +15,7 @@ from emulation.run.components import Parts
 from emulation.verdict.evidence import gather
 from emulation.verdict.fidelity import judge
 from emulation.verdict.packet_audit import audited, described
+from process.interrupts import Interrupted
 from results.metrics.merge import Frames, merge
 from results.records.schema import LINKS
 

@@ -15,11 +15,11 @@ from types import TracebackType
 import yaml
 from rich.console import Console
 
-from emulation.linux.interrupts import Interrupted, interruptible, shielded
 from emulation.linux.ledger import LeftBehind, RunLedger, clean, dead_runs
 from emulation.plan.fabric_plan import FabricPlan
 from emulation.run.fabric_run import FabricResult, FabricRun, RunFailed
 from experiments.schema.spec import Experiment, Fabric
+from process.interrupts import Interrupted, interruptible, shielded
 from results.metrics.accounting import account_run, part_bytes_of, with_sizes
 from results.metrics.collisions import account_ecmp, with_collisions
 from results.metrics.metrics import summarise

@@ -19,7 +19,6 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from emulation.linux.interrupts import Interrupted, shielded
 from emulation.linux.ledger import RunLedger
 from emulation.linux.netns import NamespaceError
 from emulation.monitor.capture import CaptureError, Captures
@@ -35,6 +34,7 @@ from emulation.run.conclusion import FabricResult, Seen, collect
 from emulation.run.controller_process import ControllerError
 from emulation.run.fleet import FleetError, Message
 from emulation.run.observation import Observation
+from process.interrupts import Interrupted, shielded
 
 __all__ = ["FabricResult", "FabricRun", "RunFailed"]
 

@@ -92,4 +92,4 @@ def become(arguments: list[str], output: Path, base: Path, server: int) -> None:
 if __name__ == "__main__":
     say({"ready": os.getpid()})
     serve()
-    cli.app()
+    cli.main()

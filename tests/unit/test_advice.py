@@ -14,13 +14,13 @@ import pytest
 from emulation.doctor import forecast as advice
 from emulation.doctor import plan_checks
 from emulation.doctor.forecast import Advice, Load
-from emulation.linux.interrupts import interruptible
 from emulation.linux.ledger import RunLedger
 from emulation.network.shaping import Shape
 from emulation.network.testbed import Testbed, TestbedError
 from emulation.plan.fabric_plan import FabricPlan
 from emulation.run.components import Parts
 from experiments.schema.spec import load as load_experiment
+from process.interrupts import interruptible
 
 DEMO = Path(__file__).resolve().parents[2] / "experiments" / "demo.yaml"
 
@@ -150,13 +150,14 @@ def test_a_signal_to_everybody_at_the_terminal_is_the_parent_s_alone(capfd):
 
     def interrupted():
         with ProcessPoolExecutor(
-            2, mp_context=multiprocessing.get_context("fork"), initializer=advice._be_worker
+            2, mp_context=multiprocessing.get_context("fork"), initializer=advice._be_worker, initargs=(os.getpid(),)
         ) as pool:
             pids = set(pool.map(pid_after, [0.05] * 4))
             waits = [pool.submit(pid_after, 0.5) for _ in range(2)]
             for pid in pids:
                 os.kill(pid, signal.SIGINT)
                 os.kill(pid, signal.SIGHUP)
+                os.kill(pid, signal.SIGQUIT)
             return {wait.result() for wait in waits} <= pids
 
     with interruptible():

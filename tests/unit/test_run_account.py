@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from emulation.linux.interrupts import Interrupted, interruptible
 from emulation.run import fabric_run
 from emulation.run.components import PartsFailed
 from emulation.run.experiment_run import UNDER_WAY, _Account
 from emulation.run.fabric_run import RunFailed
 from experiments.schema.spec import load
+from process.interrupts import Interrupted, interruptible
 from results.metrics.metrics import summarise
 from results.records.artifacts import ArtifactError, RunDirectory
 from results.records.schema import CIRCUITS, REQUESTS

@@ -31,7 +31,7 @@ except KeyboardInterrupt:
 BENCHMARK = """
 import sys
 from pathlib import Path
-from emulation.linux.interrupts import Interrupted, interruptible
+from process.interrupts import Interrupted, interruptible
 from scripts.scale_benchmark import attend
 try:
     with interruptible():

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from emulation.linux.interrupts import Interrupted, interruptible, shielded
 from emulation.linux.watch import Watch, ask_unixctl
+from process.interrupts import Interrupted, interruptible, shielded
 
 
 def until(condition, timeout_s=30.0):

@@ -173,6 +173,28 @@ class Signal:
 
 
 @dataclass(frozen=True)
+class Impatience:
+    """Ctrl-C in the terminal, which reaches everybody who runs in it, again and again."""
+
+    moment: Moment
+
+    def __str__(self) -> str:
+        return f"six times Ctrl-C at {self.moment}"
+
+    def __call__(self, lane: Lane) -> None:
+        run = lane.start(EXPERIMENT, *(self.moment.options if self.moment.name != "tear-down" else ()))
+        self.moment.reach(run)
+        for pause_s in (0.0, 0.02, 0.05, 0.1, 0.2, 0.4):
+            time.sleep(pause_s)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGINT)
+        assert run.ended(ENDED_S) == 128 + signal.SIGINT, run.said()
+        assert run.said().count("interrupted by SIGINT") == 1, run.said()
+        assert "everything the run had made is removed" in run.said()
+        assert run.summary()["ended_early"]["reason"] == "interrupted by SIGINT"
+
+
+@dataclass(frozen=True)
 class FullDisk:
     """The disk of the artifacts, or that of /run, has no room left from a moment on."""
 
@@ -245,6 +267,8 @@ DRILLS: list[Callable[[Lane], None]] = [
     Part("controller", FREEZE, CONNECT),  # while the run waits for its answer
     Part("agent", KILL, CONNECT),
     *(Signal(number, moment) for number in (signal.SIGINT, signal.SIGTERM) for moment in MOMENTS),
+    *(Signal(number, moment) for number in (signal.SIGHUP, signal.SIGQUIT) for moment in MOMENTS[2:]),
+    *(Impatience(moment) for moment in (MOMENTS[0], CONNECT, MOMENTS[2], MOMENTS[3])),
     *(FullDisk(where, moment) for where, moment in itertools.product(("artifacts", "run"), MOMENTS)),
 ]
 
