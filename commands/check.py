@@ -23,7 +23,6 @@ def checked(path: Path, overrides: list[str], seed: int | None, *, dry_run: bool
 
     try:
         experiment = load(path, overrides, seed)
-        rules.look_in(path)
         refused = rules.refusals(experiment) + (refusals(experiment) if emulated else [])
         if refused:
             fail("\n".join(f"{path}: {line}" for line in refused), BAD_INPUT)

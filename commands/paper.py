@@ -71,7 +71,7 @@ def paper(
             "quick": quick,
             "cells": len(cells),
             "grid": grid_digest(cells),
-            "inputs": all_inputs(cell.inputs for cell in cells),
+            "inputs": all_inputs(cell.reads for cell in cells),
             "source": source_digest("simulation"),
         }
         name = "paper-quick" if quick else "paper"

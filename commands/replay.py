@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from results.records.artifacts import RunDirectory
     from results.report.replay import Recorded
 
-#: A trace may have moved; anything else would be another experiment.
-_TRACE_PATH = re.compile(r"workload\.tenants\.\d+\.path=.*")
+#: A trace or a plug-in may have moved; anything else would be another experiment.
+_MOVED = re.compile(r"workload\.tenants\.\d+\.path=.*|fabrics\.\d+\.(decode_choice|commit)=.*:.*")
 
 
 def checked_replay(path: Path, overrides: list[str], seed: int | None, *, dry_run: bool) -> Recorded:
@@ -25,22 +25,22 @@ def checked_replay(path: Path, overrides: list[str], seed: int | None, *, dry_ru
     be made again (another trace, other arrivals, other seeds), and with `dry_run` where it can."""
     from emulation.doctor.preflight import choose_datapath
     from results.records.artifacts import ArtifactError, provenance
-    from results.report.replay import changes, other_arrivals, other_traces, recorded
+    from results.report.replay import changes, other_arrivals, other_plugins, other_traces, recorded
     from topologies.wiring import COMMON_SYSCTLS
 
-    strange = [override for override in overrides if not _TRACE_PATH.fullmatch(override)]
+    strange = [override for override in overrides if not _MOVED.fullmatch(override)]
     if strange or seed is not None:
         what = f"--set {strange[0]}" if strange else f"--seed {seed}"
         fail(
-            f"{what}: --replay makes the recorded experiment again; only workload.tenants.N.path may be set, where a "
-            f"trace has moved. To change more, run {path / 'config.yaml'}",
+            f"{what}: --replay makes the recorded experiment again; only workload.tenants.N.path and a plug-in of "
+            f"fabrics.N may be set, where a trace or a plug-in has moved. To change more, run {path / 'config.yaml'}",
             BAD_INPUT,
         )
     try:
         run = recorded(path)
         experiment = checked(run.config, overrides, None, dry_run=False, emulated=True)
         traces = [Path(tenant.path) for tenant in experiment.workload.tenants if tenant.path]
-        refused = other_traces(run, traces)
+        refused = other_traces(run, traces) + other_plugins(run.provenance, experiment.plugins)
         if experiment.seeds != run.seeds:
             refused.append(f"{run.config} has the seeds {experiment.seeds}, and the run had {run.seeds}")
         refused = refused or other_arrivals(run, {seed: experiment.arrivals(seed).requests for seed in run.seeds})

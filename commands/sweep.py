@@ -105,7 +105,7 @@ def sweep(
         "axes": {axis.key: list(axis.values) for axis in axes},
         "cells": len(cells),
         "grid": grid_digest(cells),
-        "inputs": all_inputs(cell.inputs for cell in cells),
+        "inputs": all_inputs(cell.reads for cell in cells),
         "keep": keep,
         "source": cells[0].source,
     }

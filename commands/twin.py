@@ -27,6 +27,7 @@ def simulate(
     ] = None,
 ) -> None:
     """Predict an experiment with ideal flows in virtual time: the same artifacts as run, no root, no network."""
+    from inputs.plugin_fault import PluginFault
     from results.records.artifacts import RUNS, ArtifactError, RunDirectory
     from results.report.table import print_summary
     from simulation.constants import Constants, ConstantsError, read_constants
@@ -43,6 +44,8 @@ def simulate(
         summary = simulate_experiment(found, directory, argv=sys.argv, constants=delays, report=typer.echo)
     except (ArtifactError, ConstantsError) as error:
         fail(str(error), BAD_INPUT)
+    except PluginFault as error:
+        fail(str(error))
     finally:
         if directory is not None:
             give_back(directory.path, made)
@@ -85,6 +88,7 @@ def _write_residuals(directory: RunDirectory, write_to: Path) -> None:
     from rich.console import Console
 
     from experiments.schema.spec import SpecError
+    from inputs.plugin_fault import PluginFault
     from results.records.artifacts import ArtifactError, write_json
     from simulation.validation import ValidationError, residual_table, validate
     from workloads.traces.trace import TraceError
@@ -95,6 +99,8 @@ def _write_residuals(directory: RunDirectory, write_to: Path) -> None:
         give_back(written)
     except (ArtifactError, SpecError, TraceError, ValidationError) as error:
         fail(str(error), BAD_INPUT)
+    except PluginFault as error:
+        fail(str(error))
     # twelve columns: a figure cut short would be worse than a line that wraps
     console = Console(highlight=False, width=max(Console().width, 140))
     console.print(residual_table(document))

@@ -14,6 +14,7 @@ from controllers.core.placement import PacketPlacement
 from controllers.core.reservations import Reservations
 from controllers.core.switching import Plane
 from controllers.decode_choices import load as decode_choice
+from inputs.plugin_file import sha256
 
 Seconds = Annotated[float, Field(ge=0)]
 
@@ -27,13 +28,14 @@ class _Strict(BaseModel):
 
 
 class FabricConfig(_Strict):
-    """The fabric's kind and, on circuits, its policy."""
+    """The fabric's kind and, on circuits, its policy. `plugins`: SHA-256 that a plug-in's file must still have."""
 
     kind: Literal["eps", "ocs", "none"]
     reconfiguration_s: Seconds | None = None
     commit: str = "last-chunk"
     reuse: bool = True
     decode_choice: str = "circuit-aware"
+    plugins: dict[str, str] = {}
 
 
 class PlaneConfig(_Strict):
@@ -129,6 +131,9 @@ def core(config: ControllerConfig) -> Reservations | PacketPlacement:
     """The pure core that decides; raises ConfigError where the file asks for a policy that is not there."""
     fabric = config.fabric
     try:
+        for path, digest in fabric.plugins.items():
+            if sha256(Path(path)) != digest:
+                raise ConfigError(f"{path} has changed since the run began: its SHA-256 was {digest}")
         return build_core(
             fabric.kind,
             config.decodes_of(),
@@ -165,7 +170,8 @@ def build_core(
     decodes = decode_choice.load(choice, seed)
     if kind != "ocs":
         return PacketPlacement(reachable, transfer=transfer, decode_choice=decodes, rate_bytes_per_s=rate_bytes_per_s)
-    return commit_rules.load(commit)(
+    return commit_rules.build(
+        commit,
         reachable,
         rate_bytes_per_s=rate_bytes_per_s,
         reconfiguration_s=reconfiguration_s,

@@ -40,7 +40,7 @@ def simulate_experiment(
     run_directory.write_config(yaml.safe_load(experiment.dump()))
     traces = [Path(tenant.path) for tenant in experiment.workload.tenants if tenant.path]
     run_directory.write_provenance(
-        provenance(argv=argv, seeds=experiment.seeds, datapath="none", traces=traces)
+        provenance(argv=argv, seeds=experiment.seeds, datapath="none", traces=traces, plugins=experiment.plugins)
         | {"substrate": "simulation", "constants": asdict(constants)}
     )
     runs: list[RunSummary] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -18,6 +18,7 @@ import pandas as pd
 from controllers.core.demand import Demand, FabricController, Placement
 from controllers.core.reservations import Reservations
 from experiments.schema.spec import Eps, Experiment, Fabric, Ocs
+from inputs.plugin_fault import blamed
 from results.metrics.accounting import part_bytes_of, with_sizes
 from results.metrics.collisions import with_collisions
 from results.metrics.merge import Frames, merge
@@ -53,7 +54,8 @@ class Twin:
     """A fabric of an experiment with its requests.
 
     `uplinks`: what an emulation recorded, by request id and rank; `stand`: circuits that stand before the clock,
-    prefill -> decode. `run()` once. Raises ValueError for a policy or routing that is not there.
+    prefill -> decode. `run()` once. Raises ValueError for a policy or routing that is not there,
+    and PluginFault where a plug-in fails.
     """
 
     experiment: Experiment
@@ -66,7 +68,9 @@ class Twin:
 
     def run(self) -> TwinResult:
         """Until every request has its first token, or the drain is over."""
-        with _collector_paused():
+        commit = getattr(self.fabric, "commit", "")
+        blame = blamed(f"commit rule {commit}") if ":" in commit else nullcontext()
+        with _collector_paused(), blame:
             return self._run()
 
     def _run(self) -> TwinResult:

@@ -17,6 +17,7 @@ from results.metrics.residuals import residuals
 from results.records.artifacts import RunDirectory
 from results.records.schema import TTFT_PARTS
 from results.records.summary import RunSummary, Summary
+from results.report.replay import other_plugins
 from simulation.constants import Constants, from_fidelity
 from simulation.experiment_run import predict
 
@@ -84,15 +85,19 @@ def _standing(place: Path) -> dict[str, str]:
 
 
 def experiment_of(run: RunDirectory) -> Experiment:
-    """The experiment of a run, from its config.yaml."""
-    return load(run.path / "config.yaml")
+    """The experiment of a run, from its config.yaml. ValidationError where a plug-in is not the one that ran."""
+    experiment = load(run.path / "config.yaml")
+    if others := other_plugins(run.document("provenance.json"), experiment.plugins):
+        raise ValidationError("\n".join(f"{run.path}: {line}" for line in others))
+    return experiment
 
 
 def validate(run: RunDirectory) -> tuple[dict[str, Any], list[RunSummary]]:
     """Residuals of every fabric and seed of a finished emulation, and its summaries with the key `twin`; writes
     nothing.
 
-    Raises ValidationError for the directory of a simulation, or where the arrivals are others.
+    Raises ValidationError for the directory of a simulation, or where the arrivals or a plug-in are others, and
+    PluginFault where one fails.
     """
     experiment = experiment_of(run)
     fabrics = {fabric.name: fabric for fabric in experiment.fabrics}

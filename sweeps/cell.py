@@ -23,6 +23,7 @@ from typing import Any, Literal
 import yaml
 
 from experiments.schema.spec import Experiment, SpecError, load
+from inputs.plugin_fault import PluginFault
 from results.metrics.tenants import by_tenant
 from results.records.artifacts import RunDirectory
 from simulation.constants import Constants
@@ -30,7 +31,7 @@ from simulation.experiment_run import summary_of, write_tables
 from simulation.twin import Twin
 from sweeps import emulated
 from sweeps.axes import Point
-from sweeps.inputs import Inputs, differing, files_of, inputs_of
+from sweeps.inputs import Carried, Inputs, differing, files_of, unpack
 from sweeps.source import ROOT, source_digest
 from workloads.arrivals import Arrivals
 from workloads.traces.trace import TraceError
@@ -48,8 +49,8 @@ class CellError(Exception):
 @dataclass(frozen=True, slots=True)
 class Cell:
     """`config` is the experiment as YAML with this fabric and this seed alone; `keep` says what comes back: every
-    artifact, or only the figures. `source` is the digest of the code that asked, `inputs` the files and modules that
-    the experiment names, as they were then."""
+    artifact, or only the figures. `source` is the digest of the code that asked, `inputs` the files that the experiment
+    names, as they were then; `plugins` are the sources of those that it names beside itself."""
 
     point: Point
     fabric: str
@@ -60,6 +61,7 @@ class Cell:
     constants: Constants = field(default_factory=Constants)
     source: str = ""
     inputs: Inputs = ()
+    plugins: Carried = ()
 
     @property
     def path(self) -> str:
@@ -67,6 +69,12 @@ class Cell:
         words = [f"{key.rsplit('.', 1)[-1]}={value}" for key, value in self.point]
         where = _UNSAFE.sub("_", "_".join(words))[:80] or "all"
         return f"{where}/{self.fabric}-seed{self.seed}-{self.digest[:8]}"
+
+    @property
+    def reads(self) -> Inputs:
+        """Every file that it reads, by path or a plug-in's name, with its SHA-256."""
+        own = ((Path(place).name, hashlib.sha256(text).hexdigest()) for place, text in self.plugins)
+        return (*self.inputs, *own)
 
     @property
     def digest(self) -> str:
@@ -95,7 +103,7 @@ def run_cell(cell: Cell, sweep: str = "") -> CellResult:
     began = time.perf_counter()
     try:
         return _computed(cell, sweep, began)
-    except (SpecError, TraceError, ValueError, emulated.SweepEnded) as error:
+    except (SpecError, TraceError, ValueError, PluginFault, emulated.SweepEnded) as error:
         raise CellError(str(error)) from None  # its own kind may not survive the way back
 
 
@@ -103,17 +111,20 @@ def _computed(cell: Cell, sweep: str, began: float) -> CellResult:
     with tempfile.TemporaryDirectory(prefix="heliograph-cell-", dir=_scratch()) as temporary:
         path = Path(temporary)
         (path / "cell.yaml").write_text(cell.config, encoding="utf-8")
+        unpack(cell.plugins, path)
         experiment = load(path / "cell.yaml")
-        if others := differing(cell.inputs, inputs_of(experiment)):
+        if others := differing(cell.inputs, files_of(experiment)):
             raise CellError(
                 f"worker {os.uname().nodename}: {', '.join(others)} is not what it was when the sweep began: the same "
-                "content must lie there on every machine until the sweep is done (a worker that has imported a module "
-                "keeps it: start it again)"
+                "content must lie there on every machine until the sweep is done"
             )
         if cell.substrate == "simulation":
             figures = _simulate(cell, experiment, path)
         else:
             figures = _emulate(cell, experiment, path, sweep)
+        if cell.keep == "all":  # its own file again: a worker's folders are gone after it
+            RunDirectory(path / "out").write_config(yaml.safe_load(cell.config))
+            unpack(cell.plugins, path / "out")
         files = _archive(path / "out") if cell.keep == "all" else b""
     return CellResult(figures, files, time.perf_counter() - began, f"{os.uname().nodename}:{os.getpid()}")
 
@@ -136,7 +147,6 @@ def _simulate(cell: Cell, experiment: Experiment, path: Path) -> dict[str, Any]:
     if cell.keep == "all":
         directory = RunDirectory.create(experiment.name, artifact_dir=path / "out")
         write_tables(directory, fabric.name, cell.seed, done, cell.constants)
-        directory.write_config(yaml.safe_load(cell.config))
         directory.write_summary([summary])
     return {"summary": summary.model_dump(mode="json"), "tenants": _tenants(experiment, done.frames.requests)}
 

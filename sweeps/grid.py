@@ -21,7 +21,7 @@ from results.records.artifacts import ArtifactError, RunDirectory, write_bytes, 
 from simulation.constants import Constants
 from sweeps.axes import Axis, Point, SweepError, overrides, points
 from sweeps.cell import Cell, CellResult, Keep, Substrate
-from sweeps.inputs import inputs_of
+from sweeps.inputs import carry, files_of
 from sweeps.source import source_digest
 
 
@@ -42,7 +42,6 @@ def cells_of(
     source = source_digest(substrate)
     cells: list[Cell] = []
     data = read(path).data
-    rules.look_in(path)
     for point in points(axes):
         experiment = load(path, [*sets, *overrides(point, data)], seed)
         if refused := refusals(experiment):
@@ -52,17 +51,19 @@ def cells_of(
         for each_seed in expanded.seeds:
             for fabric in expanded.fabrics:
                 alone = expanded.model_copy(update={"fabrics": [fabric], "seeds": [each_seed]})
+                carried, plugins = carry(alone)
                 cells.append(
                     Cell(
                         point,
                         fabric.name,
                         each_seed,
-                        alone.dump(),
+                        carried.dump(),
                         substrate,
                         keep,
                         constants or Constants(),
                         source,
-                        inputs_of(alone),
+                        files_of(alone),
+                        plugins,
                     )
                 )
     return cells

@@ -1,40 +1,57 @@
-"""What a cell reads beside its configuration: traces, a timing file and users' own rules, by their SHA-256.
+"""What a cell reads beside its configuration: traces and a timing file, by SHA-256, and plug-ins, which it carries.
 
-They are part of a cell's digest, so that a grid never mixes figures of two versions of a file, and each worker compares
-them with its own.
+They are part of a cell's digest, so that a grid never mixes figures of two versions of a file. Traces must lie on each
+worker's machine, which compares them; a plug-in's source goes with the cell, as the experiment does.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
 from experiments.schema.models import is_timing_file
-from experiments.schema.spec import Experiment
+from experiments.schema.spec import PLUGIN_KEYS, Experiment
+from inputs import plugin_file
 from sweeps.axes import SweepError
 
-#: (path of a file or name of a module, SHA-256 of its content), sorted.
+#: (path of a file, SHA-256 of its content), sorted.
 Inputs: TypeAlias = tuple[tuple[str, str], ...]
+#: (path below a cell's folder, source) of each plug-in.
+Carried: TypeAlias = tuple[tuple[str, bytes], ...]
 
 
-def inputs_of(experiment: Experiment) -> Inputs:
-    """Every file and module that the experiment names. Raises SweepError where one cannot be read."""
-    rules = [
-        value
-        for fabric in experiment.fabrics
-        for value in (getattr(fabric, "decode_choice", None), getattr(fabric, "commit", None))
-        if value is not None and ":" in value
-    ]
-    modules = {value.partition(":")[0] for value in rules}
-    return tuple(sorted([*files_of(experiment), *((name, _module_sha256(name)) for name in modules)]))
+def carry(experiment: Experiment) -> tuple[Experiment, Carried]:
+    """The experiment with its plug-ins named relative to its own file, and their sources to put there. Raises
+    PluginError where one cannot be read."""
+    sources: dict[str, bytes] = {}
+    fabrics = []
+    for i, fabric in enumerate(experiment.fabrics):
+        renamed: dict[str, str] = {}
+        for key in PLUGIN_KEYS:
+            if named := experiment.plugins.get(f"fabrics.{i}.{key}"):
+                path = plugin_file.file_of(named)
+                text = plugin_file.source(path)
+                place = f"plugin-{hashlib.sha256(text).hexdigest()}/{path.name}"
+                sources[place] = text
+                renamed[key] = f"{place}:{named.rpartition(':')[2]}"
+        fabrics.append(fabric.model_copy(update=renamed))
+    return experiment.model_copy(update={"fabrics": fabrics}), tuple(sorted(sources.items()))
+
+
+def unpack(carried: Carried, folder: Path) -> None:
+    """Put plug-ins beside an experiment file, in folders that are ours alone, whatever the umask."""
+    for place, text in carried:
+        path = folder / place
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.write_bytes(text)
+        path.chmod(0o600)
 
 
 def files_of(experiment: Experiment) -> Inputs:
-    """The files among them, which arrivals depend on. Raises SweepError where one cannot be read."""
+    """The files that an experiment reads, which its arrivals depend on. Raises SweepError where one cannot be read."""
     paths = {tenant.path for tenant in experiment.workload.tenants if tenant.path is not None}
     if is_timing_file(experiment.prefill.timing):
         paths.add(experiment.prefill.timing)
@@ -42,7 +59,7 @@ def files_of(experiment: Experiment) -> Inputs:
 
 
 def differing(asked: Inputs, found: Inputs) -> list[str]:
-    """The files and modules that are not the same on both sides."""
+    """The files that are not the same on both sides."""
     return sorted({name for name, _ in set(asked) ^ set(found)})
 
 
@@ -66,23 +83,4 @@ def _content_sha256(path: str, mtime_ns: int, size: int, inode: int) -> str:
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)
-    return digest.hexdigest()
-
-
-@lru_cache(maxsize=64)
-def _module_sha256(name: str) -> str:
-    """Of a module as this process imported it: once, for an edited file is not imported again. Where the module is
-    part of a package, every module of the package counts."""
-    try:
-        path = importlib.import_module(name).__file__
-    except Exception as error:  # whatever a user's module does while it is imported
-        raise SweepError(f"cannot import {name}: {type(error).__name__}: {error}") from error
-    if path is None:
-        raise SweepError(f"{name} is no module with a source file")
-    first = importlib.import_module(name.partition(".")[0]).__file__
-    whole = first is not None and Path(first).name == "__init__.py"
-    digest = hashlib.sha256()
-    for each in sorted(Path(first or path).parent.rglob("*.py")) if whole else [Path(path)]:
-        digest.update(each.name.encode() + b"\0")
-        digest.update(each.read_bytes())
     return digest.hexdigest()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
-_FIGURES = ("topologies", "workloads", "controllers", "experiments", "results", "simulation", "sweeps")
+_FIGURES = ("inputs", "topologies", "workloads", "controllers", "experiments", "results", "simulation", "sweeps")
 
 #: The rooms that a figure depends on, by substrate.
 ROOMS = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from controllers.core.calendar import Gap
 from controllers.core.decode_choice import Candidate, DecodeChoice
 from controllers.core.demand import Demand, DuplicateRequest, EventError, OutOfOrder, Placement, UnknownRequest
-from controllers.core.plugin import PluginFault, last_lines, name_of
+from inputs.plugin_fault import PluginFault, blamed, name_of
 
 _ORDER = ("admitted", "prefill-started", "last-chunk-started", "done")
 
@@ -103,16 +103,15 @@ class RequestsSeen:
             )
             for decode in reachable
         ]
-        try:
-            decode = self._choice.choose(demand, candidates, now_s)
-        except PluginFault:
-            raise
-        except Exception as error:
-            raise PluginFault(f"decode choice {name_of(self._choice)} failed:\n{last_lines(error)}") from error
-        if decode not in reachable:
+        name = f"decode choice {name_of(self._choice)}"
+        with blamed(name):
+            answer = self._choice.choose(demand, candidates, now_s)
+            # what a user's own class answers may do anything where it is compared or shown
+            decode = next((decode for decode in reachable if decode == answer), None)
+            shown = f"{answer!r:.200}" if decode is None else ""
+        if decode is None:
             raise PluginFault(
-                f"decode choice {name_of(self._choice)} returned {decode!r} for {demand.request_id!r}; "
-                f"it may choose among {', '.join(reachable)}"
+                f"{name} returned {shown} for {demand.request_id!r}; it may choose among {', '.join(reachable)}"
             )
         moves = head_moves(decode)
         self._choices += 1

@@ -10,10 +10,11 @@ import inspect
 from collections.abc import Callable
 
 from controllers.core.decode_choice import DecodeChoice
-from controllers.core.plugin import load_class
 from controllers.decode_choices.by_load import LeastLoaded, Random, RoundRobin
 from controllers.decode_choices.by_network import CircuitAware, NetworkAware, Sticky
 from controllers.decode_choices.by_session import SessionAffinity
+from inputs.plugin_file import PluginError, start
+from inputs.plugin_file import load as load_plugin
 
 BUILT_IN: dict[str, Callable[..., DecodeChoice]] = {
     "circuit-aware": CircuitAware,
@@ -27,16 +28,21 @@ BUILT_IN: dict[str, Callable[..., DecodeChoice]] = {
 
 
 def load(spec: str, seed: int) -> DecodeChoice:
-    """The choice that an experiment file names: a built-in, or `module:Class` found on the Python path.
+    """The choice that a resolved experiment names: a built-in, or a plug-in's object.
 
     Raises ValueError, saying what was not found and what is allowed.
     """
     if spec in BUILT_IN:
         return _build(BUILT_IN[spec], seed)
-    factory = load_class("decode_choice", spec, ", ".join(BUILT_IN))
-    if not callable(getattr(factory, "choose", None)):
-        raise ValueError(f"decode_choice {spec!r}: it has no method choose(demand, candidates, now_s)")
-    return _build(factory, seed)
+    if ":" not in spec:
+        raise ValueError(f"decode_choice {spec!r}: not one of {', '.join(BUILT_IN)}, nor of the form module:Class")
+    try:
+        factory = load_plugin(spec)
+        if not start(lambda: callable(getattr(factory, "choose", None))):
+            raise PluginError("it has no method choose(demand, candidates, now_s)")
+        return start(lambda: _build(factory, seed))
+    except PluginError as error:
+        raise ValueError(f"decode_choice {spec!r}: {error}") from error
 
 
 def _build(factory: Callable[..., DecodeChoice], seed: int) -> DecodeChoice:

@@ -154,7 +154,9 @@ class CircuitKeeper:
         def guarded() -> None:
             try:
                 function(*arguments)
-            except Exception as error:
+            except hub.TaskExit:
+                raise
+            except BaseException as error:  # a user's commit rule, which is asked what is due, may exit
                 LOG.exception("%s failed", function.__name__)
                 self.fail(f"controller: {function.__name__}: {type(error).__name__}: {error}")
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 import eventlet
 
 from controllers.core.demand import EventError, Placement
-from controllers.core.plugin import PluginFault, last_lines
+from inputs.plugin_fault import PluginFault, blamed, last_lines
 
 Answer = TypeVar("Answer")
 
@@ -66,15 +66,9 @@ def decided(
     """
     plugins = ", ".join(policy for policy in (commit, decode_choice) if ":" in policy)
     guard = decides_within(limit_s, plugins) if plugins else contextlib.nullcontext()
-    try:
-        with guard:
-            answer = decide(now_s)
-    except (EventError, PluginFault):
-        raise
-    except Exception as error:
-        if ":" not in commit:
-            raise
-        raise PluginFault(f"commit rule {commit} failed:\n{last_lines(error)}") from error
+    blame = blamed(f"commit rule {commit}", EventError) if ":" in commit else contextlib.nullcontext()
+    with guard, blame:
+        answer = decide(now_s)
     if isinstance(answer, Placement) and answer.decode not in decodes:
         known = ", ".join(decodes)
         raise PluginFault(f"{plugins} placed a request on {answer.decode!r}; the decode instances are {known}")

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from controllers.config import ControllerConfig
 from controllers.core.demand import Demand, EventError, FabricController, Placement
-from controllers.core.plugin import PluginFault
 from controllers.core.reservations import Reservations
 from controllers.ryu_app.circuit_keeper import CircuitKeeper, grant, record
 from controllers.ryu_app.datapaths import DatapathFault
@@ -24,6 +23,7 @@ from controllers.ryu_app.metrics import Metrics
 from controllers.ryu_app.purge import UnixctlError
 from controllers.ryu_app.reconfiguration import Switches
 from controllers.ryu_app.timing import RunClock
+from inputs.plugin_fault import PluginFault
 
 LOG = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from ryu.lib import hub
 
 from controllers.config import one_line
 from controllers.core.demand import Demand, EventError, Placement
-from controllers.core.plugin import PluginFault
 from controllers.ryu_app.fabric_shell import LONGEST_PREFILL_S, FabricShell
 from controllers.ryu_app.grants import GrantStream
+from inputs.plugin_fault import PluginFault
 
 LOG = logging.getLogger(__name__)
 
@@ -128,7 +128,9 @@ def _answers(event: str) -> Callable[[Handler], Callable[..., Response]]:
                 LOG.error("%s: %s", event, error)
                 self.shell.fail(f"controller: {event}: {error}")
                 response = _json({"error": f"the controller failed: {error}"}, 500)
-            except Exception as error:
+            except hub.TaskExit:
+                raise
+            except BaseException as error:  # a commit rule may raise anything where circuits follow what it booked
                 LOG.exception("%s failed", event)
                 self.shell.fail(f"controller: {event}: {type(error).__name__}: {error}")
                 response = _json({"error": f"the controller failed: {type(error).__name__}: {error}"}, 500)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,14 @@ PATH_LINKS = 4
 
 @dataclass(frozen=True)
 class FabricPlan:
-    """One fabric and one seed of an experiment; `requests` are the same for every fabric."""
+    """One fabric and one seed of an experiment; `requests` are the same for every fabric. `plugins`: SHA-256 of each
+    plug-in's file as the run began, which its controller compares."""
 
     experiment: Experiment
     fabric: Fabric
     seed: int
     requests: tuple[Request, ...]
+    plugins: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def scale(self) -> ScaleModel:
@@ -146,6 +148,8 @@ class FabricPlan:
             }
         # on the ceiling no path is better than another: the load decides
         fabric["decode_choice"] = getattr(self.fabric, "decode_choice", "least-loaded")
+        if self.plugins:
+            fabric["plugins"] = dict(self.plugins)
         names = {role: [i.name for i in cluster.instances if i.role == role] for role in ("prefill", "decode")}
         return {
             "fabric": fabric,

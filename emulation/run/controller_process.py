@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import select
 import subprocess
 import sys
@@ -57,12 +56,11 @@ class ControllerProcess:
     def start(self, ledger: RunLedger, openflow_host: str) -> None:
         """Start Ryu."""
         self._config_path.write_text(json.dumps(self._config))
-        command = [sys.executable, "-s", "controllers/ryu_app/manager.py"]
+        # -E and -s: what it imports is the checkout's and the environment's own, whatever the caller's variables say
+        command = [sys.executable, "-E", "-s", "controllers/ryu_app/manager.py"]
         command += ["--ofp-listen-host", openflow_host, "--ofp-tcp-listen-port", str(OPENFLOW_PORT)]
         command += ["--wsapi-host", self._host, "--wsapi-port", str(NORTHBOUND_PORT), "controllers.ryu_app.circuit_app"]
-        # a user's plug-ins are found in the project's folder or wherever the user's own path says
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        environment = {"HELIOGRAPH_CONTROLLER": str(self._config_path), "PYTHONPATH": path}
+        environment = {"HELIOGRAPH_CONTROLLER": str(self._config_path)}
         self._child = spawn(command, ledger=ledger, log=self.output, namespace=self._namespace, environment=environment)
 
     def alive(self) -> bool:

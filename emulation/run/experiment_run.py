@@ -61,11 +61,16 @@ def run_experiment(
         for dead in dead_runs():
             console.print(_cleaned(dead), highlight=False, markup=False, soft_wrap=True)
         run_directory.write_config(yaml.safe_load(experiment.dump()))
-        run_directory.write_provenance(
-            provenance(
-                argv=argv, seeds=experiment.seeds, datapath=datapath, traces=traces, sysctls=dict(COMMON_SYSCTLS)
-            )
+        record = provenance(
+            argv=argv,
+            seeds=experiment.seeds,
+            datapath=datapath,
+            traces=traces,
+            plugins=experiment.plugins,
+            sysctls=dict(COMMON_SYSCTLS),
         )
+        run_directory.write_provenance(record)
+        plugins = {plugin["path"]: plugin["sha256"] for plugin in record["plugins"]}
         for seed in experiment.seeds:
             arrivals = experiment.arrivals(seed)
             for report in arrivals.reports:
@@ -73,7 +78,7 @@ def run_experiment(
                     console.print(line, highlight=False, markup=False, soft_wrap=True)
             for fabric in experiment.fabrics:
                 account.begins()
-                plan = FabricPlan(experiment, fabric, seed, tuple(arrivals.requests))
+                plan = FabricPlan(experiment, fabric, seed, tuple(arrivals.requests), plugins)
                 with _without_room_failed(fabric), contextlib.ExitStack() as shield:
                     result = _run_fabric(plan, ledger, run_directory, datapath, console, shield, pcap)
                     account.ended(_summary(plan, result, arrivals.requests), result.failure)

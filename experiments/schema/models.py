@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -10,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from pydantic_core import PydanticCustomError
 
 from experiments.schema.errors import closest
+from inputs.plugin_file import names_plugin
 from workloads.arrivals import SYNTHETIC, TRACE_READERS
 from workloads.kv import KV_DTYPE_BYTES, MODELS
 from workloads.prefill import TIMINGS
@@ -26,7 +26,6 @@ DECODE_CHOICES = (
     "sticky",
 )
 COMMITS = ("last-chunk", "admission", "none")
-_PLUGIN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
@@ -45,7 +44,7 @@ def _one_of(what: str, known: Sequence[str]) -> BeforeValidator:
 
 
 def _check_decode_choice(value: Any) -> Any:
-    if isinstance(value, str) and (value in DECODE_CHOICES or _PLUGIN.fullmatch(value)):
+    if isinstance(value, str) and (value in DECODE_CHOICES or names_plugin(value)):
         return value
     raise PydanticCustomError(
         "not_allowed",
@@ -70,7 +69,7 @@ def _check_timing(value: Any) -> Any:
 
 
 def _check_commit(value: Any) -> Any:
-    if isinstance(value, str) and (value in COMMITS or _PLUGIN.fullmatch(value)):
+    if isinstance(value, str) and (value in COMMITS or names_plugin(value)):
         return value
     raise PydanticCustomError(
         "not_allowed",

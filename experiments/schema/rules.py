@@ -1,41 +1,44 @@
-"""The rules an experiment names: whether its decode choices and commit rules can be loaded, before anything is built.
-
-A user's own `module:Class` is looked for in the folder of the experiment file, in the current directory and in the
-project's folder.
-"""
+"""The rules an experiment names: can its decode choices and commit rules be loaded, before anything is built?"""
 
 from __future__ import annotations
 
-import os
-import sys
-from pathlib import Path
+from collections.abc import Callable
 
-from controllers.commit_rules import load as commit_rules
+from controllers.config import build_core
 from controllers.decode_choices import load as decode_choice
-from experiments.schema.spec import Experiment
-
-
-def look_in(experiment_file: Path) -> None:
-    """Let this process, and those it starts, find a user's own modules."""
-    folders = [str(experiment_file.resolve().parent), str(Path.cwd())]
-    sys.path += [folder for folder in folders if folder not in sys.path]
-    known = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*known, *folders]))
+from experiments.schema.spec import Experiment, Ocs
 
 
 def refusals(experiment: Experiment) -> list[str]:
-    """A line for each rule that cannot be loaded: spec path, value, what is wrong. Empty when all can."""
+    """A line for each rule that cannot be loaded or built: spec path, value, what is wrong. Empty when all can."""
     found = []
+    seed = experiment.seeds[0]
     for i, fabric in enumerate(experiment.fabrics):
-        choice, commit = getattr(fabric, "decode_choice", None), getattr(fabric, "commit", None)
-        try:
-            if choice is not None:
-                decode_choice.load(choice, experiment.seeds[0])
-        except Exception as error:  # a user's module may raise anything while it is imported
-            found.append(f"fabrics.{i}.decode_choice: {error}")
-        try:
-            if commit is not None:
-                commit_rules.load(commit)
-        except Exception as error:
-            found.append(f"fabrics.{i}.commit: {error}")
+        choice = getattr(fabric, "decode_choice", None)
+        if choice is not None and (why := _refused(lambda choice=choice: decode_choice.load(choice, seed))):  # type: ignore[misc]
+            found.append(f"fabrics.{i}.decode_choice: {why}")
+        if isinstance(fabric, Ocs) and (why := _refused(lambda fabric=fabric: _build(experiment, fabric))):  # type: ignore[misc]
+            found.append(f"fabrics.{i}.commit: {why}")
     return found
+
+
+def _build(experiment: Experiment, fabric: Ocs) -> None:
+    """The commit rule, made as a run makes it; the decode choice is asked for above."""
+    owned = experiment.owned_instances().values()
+    build_core(
+        fabric.kind,
+        {prefill: list(each.decodes) for each in owned for prefill in each.prefills},
+        transfer=experiment.transfer,
+        rate_bytes_per_s=experiment.kv_goodput_bytes_per_s,
+        reconfiguration_s=fabric.reconfiguration_s,
+        commit=fabric.commit,
+        reuse=fabric.reuse,
+    )
+
+
+def _refused(load: Callable[[], object]) -> str | None:
+    try:
+        load()
+    except ValueError as error:
+        return str(error)
+    return None

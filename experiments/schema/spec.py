@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from experiments.schema.checks import cross_checks
-from experiments.schema.errors import SpecError, SpecPath, issues
+from experiments.schema.errors import Issue, SpecError, SpecPath, issues
 from experiments.schema.models import (
     DECODE_CHOICES,
     Cluster,
@@ -34,6 +34,7 @@ from experiments.schema.models import (
 )
 from experiments.schema.source import Source, read
 from experiments.schema.timing import read_timing
+from inputs.plugin_file import PluginError, find, names_plugin
 from topologies.cluster import racks_of
 from workloads import arrivals as arrivals_module
 from workloads.arrivals import Arrivals
@@ -43,6 +44,10 @@ from workloads.request import Request
 from workloads.tenants import OwnedInstances, TenantSpec, owned_instances
 
 __all__ = ["DECODE_CHOICES", "Eps", "Experiment", "Fabric", "NoFabric", "Ocs", "SpecError", "load"]
+
+
+#: Keys of a fabric that may name a user's own class.
+PLUGIN_KEYS = ("decode_choice", "commit")
 
 
 class Experiment(SpecModel):
@@ -91,6 +96,16 @@ class Experiment(SpecModel):
         timing = read_timing(Path(name)).timing() if is_timing_file(name) else TIMINGS[name]
         chunk_tokens = self.prefill.chunk_tokens
         return timing if chunk_tokens is None else replace(timing, chunk_tokens=chunk_tokens)
+
+    @property
+    def plugins(self) -> dict[str, str]:
+        """Every plug-in (`/folder/module.py:Class`) by the key that names it, such as fabrics.1.decode_choice."""
+        named = {
+            f"fabrics.{i}.{key}": getattr(fabric, key, None)
+            for i, fabric in enumerate(self.fabrics)
+            for key in PLUGIN_KEYS
+        }
+        return {key: value for key, value in named.items() if value is not None and names_plugin(value)}
 
     @property
     def gpus_per_node(self) -> int:
@@ -176,7 +191,7 @@ def load(path: str | Path, overrides: Sequence[str] = (), seed: int | None = Non
 
     `overrides` are `path.to.key=value` (values are YAML, list items by index); `seed` replaces `seeds`. A trace's
     `path` and a timing file are relative to the file's folder, or to the current directory where they come from an
-    override. Raises SpecError.
+    override; a plug-in becomes `/folder/module.py:Class`. Raises SpecError.
     """
     source = read(path)
     for override in overrides:
@@ -184,10 +199,14 @@ def load(path: str | Path, overrides: Sequence[str] = (), seed: int | None = Non
     if seed is not None:
         source.override(f"seeds=[{seed}]")
     _resolve_paths(source)
+    not_found = _find_plugins(source)
     try:
-        return Experiment.model_validate(source.data).expanded()
+        experiment = Experiment.model_validate(source.data).expanded()
     except ValidationError as error:
         raise source.error(issues(error, Experiment.by_path, frozenset(("eps", "ocs", "none")))) from None
+    if not_found:
+        raise source.error(not_found)
+    return experiment
 
 
 def _resolve_paths(source: Source) -> None:
@@ -204,3 +223,29 @@ def _resolve_paths(source: Source) -> None:
             tenant["path"] = resolved(tenant["path"], ("workload", "tenants", i, "path"))
     if isinstance(prefill, dict) and isinstance(prefill.get("timing"), str) and is_timing_file(prefill["timing"]):
         prefill["timing"] = resolved(prefill["timing"], ("prefill", "timing"))
+
+
+def _find_plugins(source: Source) -> list[Issue]:
+    """Name the file of every plug-in of a spec; an issue for each that is nowhere."""
+    beside = source.path.resolve().parent
+    found: list[Issue] = []
+    fabrics = source.data.get("fabrics")
+    for i, fabric in enumerate(fabrics if isinstance(fabrics, list) else []):
+        for key in PLUGIN_KEYS if isinstance(fabric, dict) else ():
+            value = fabric.get(key)
+            if not isinstance(value, str) or not names_plugin(value):
+                continue
+            at: SpecPath = ("fabrics", i, key)
+            is_path, here = value.rpartition(":")[0].endswith(".py"), source.overridden(at)
+            try:
+                fabric[key] = find(value, _here() if is_path and here else [beside, *_here()])
+            except PluginError as error:
+                found.append(Issue(at, f"{value!r}: {error}"))
+    return found
+
+
+def _here() -> list[Path]:
+    try:
+        return [Path.cwd()]
+    except FileNotFoundError:  # it was removed under us: nothing lies there
+        return []

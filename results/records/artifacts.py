@@ -22,6 +22,8 @@ import pandas as pd
 import yaml
 from pydantic import ValidationError
 
+from inputs import plugin_file
+from inputs.plugin_file import PluginError
 from results.records.schema import TABLES, Table
 from results.records.summary import RunSummary, Summary
 
@@ -204,10 +206,11 @@ def provenance(
     seeds: Sequence[int],
     datapath: str,
     traces: Iterable[Path] = (),
+    plugins: Mapping[str, str] | None = None,
     sysctls: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """What someone needs to make the run again: revision, inputs, machine, versions. ``datapath``: netdev | system |
-    none.
+    none; ``plugins``: `FILE.py:Class` by key of the experiment. Raises ArtifactError where one of those cannot be read.
     """
     return {
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -215,6 +218,7 @@ def provenance(
         "seeds": list(seeds),
         **_revision(),
         "traces": [{"path": str(path), "bytes": path.stat().st_size, "sha256": sha256(path)} for path in traces],
+        "plugins": [_plugin(key, named) for key, named in (plugins or {}).items()],
         "datapath": datapath,
         "sysctls": dict(sysctls or {}),
         "kernel": platform.release(),
@@ -222,6 +226,14 @@ def provenance(
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
     }
+
+
+def _plugin(key: str, named: str) -> dict[str, str]:
+    path = plugin_file.file_of(named)
+    try:
+        return {"key": key, "plugin": named, "path": str(path), "sha256": plugin_file.sha256(path)}
+    except PluginError as error:
+        raise ArtifactError(str(error)) from error
 
 
 def sha256(path: Path) -> str:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pandas as pd
 
+from inputs import plugin_file
+from inputs.plugin_file import PluginError
 from results.records.artifacts import ArtifactError, RunDirectory, sha256
 from results.report.compare import ARRIVAL_COLUMNS
 from workloads.request import Request
@@ -73,6 +75,31 @@ def other_traces(run: Recorded, traces: Sequence[Path]) -> list[str]:
             continue
         if digest != record["sha256"]:
             found.append(f"{path}: its SHA-256 is {digest}, and the run replayed {record['sha256']}")
+    return found
+
+
+def other_plugins(record: Mapping[str, Any], plugins: Mapping[str, str]) -> list[str]:
+    """A line for each plug-in that is not, byte for byte and by its class, the one that ran. `record`: the run's
+    provenance (one from before plug-ins were recorded says nothing); `plugins`: by key of its experiment, as now."""
+    if "plugins" not in record:
+        return []
+    expected = {entry["key"]: entry for entry in record["plugins"]}
+    found = [
+        f"{key}: the run had {expected[key]['plugin'] if key in expected else 'no plug-in'}, its experiment now names "
+        f"{plugins.get(key, 'none')}"
+        for key in sorted(expected.keys() ^ plugins.keys())
+    ]
+    for key in sorted(expected.keys() & plugins.keys()):
+        then, now, path = expected[key], plugins[key], plugin_file.file_of(plugins[key])
+        if then["plugin"].rpartition(":")[2] != now.rpartition(":")[2]:
+            found.append(f"{key}: the run had {then['plugin']}, its experiment now names {now}")
+        try:
+            digest = plugin_file.sha256(path)
+        except PluginError as error:
+            found.append(f"{key}: {error}; its SHA-256 was {then['sha256']}")
+            continue
+        if digest != then["sha256"]:
+            found.append(f"{key}: the SHA-256 of {path} is {digest}, and the run had {then['sha256']}")
     return found
 
 

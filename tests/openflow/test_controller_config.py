@@ -12,6 +12,7 @@ from controllers import config as controller_config
 from controllers.config import ConfigError
 from controllers.core.placement import PacketPlacement
 from controllers.core.reservations import Reservations
+from inputs import plugin_file
 
 PLANE = {"bridge": "plane0", "dpid": 1, "unixctl": "/run/x.ctl", "ports": {"p0": 1, "p1": 2, "d0": 3}}
 CIRCUITS = {
@@ -80,3 +81,17 @@ def test_a_policy_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
     document = {**CIRCUITS, "fabric": {"kind": "ocs", "reconfiguration_s": 0.025, "commit": "first-chunk"}}
     with pytest.raises(ConfigError, match=r"commit 'first-chunk': not one of last-chunk, admission, none"):
         controller_config.core(read(tmp_path, document))
+
+
+def test_a_plug_in_that_was_edited_while_the_run_went_on_is_refused(tmp_path: Path) -> None:
+    plugin = tmp_path / "mine.py"
+    plugin.write_text("class Mine:\n    def choose(self, demand, candidates, now_s):\n        return 'd0'\n")
+    digest = plugin_file.sha256(plugin)
+    fabric = {**CIRCUITS["fabric"], "decode_choice": f"{plugin}:Mine", "plugins": {str(plugin): digest}}
+    controller_config.core(read(tmp_path, {**CIRCUITS, "fabric": fabric}))
+    plugin.write_text(plugin.read_text() + "# edited\n")
+    with pytest.raises(ConfigError, match=rf"mine.py has changed since the run began: its SHA-256 was {digest}"):
+        controller_config.core(read(tmp_path, {**CIRCUITS, "fabric": fabric}))
+    plugin.unlink()
+    with pytest.raises(ConfigError, match=r"cannot read .*mine.py: No such file"):
+        controller_config.core(read(tmp_path, {**CIRCUITS, "fabric": fabric}))

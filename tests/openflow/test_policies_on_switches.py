@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,9 @@ import pytest
 from ryu.lib import hub
 
 from controllers.core.demand import Demand
-from controllers.core.plugin import PluginFault
 from controllers.ryu_app import fabric_shell
 from controllers.ryu_app.fabric_shell import Faulted
+from inputs.plugin_fault import PluginFault
 from tests.openflow.fabric import Fabric
 
 POLICIES = ("last-chunk", "admission", "none")
@@ -47,6 +45,14 @@ class HoldsOn(Reservations):
     def expire(self, request_id, reason, now_s):
         raise KeyError("never let go")
 
+class Exits(Reservations):
+    def last_chunk_started(self, request_id, predicted_end_s, now_s):
+        raise SystemExit(0)
+
+class ExitsWhenDue(Reservations):
+    def due(self, now_s):
+        raise SystemExit(0)
+
 class Elsewhere(Reservations):
     def last_chunk_started(self, request_id, predicted_end_s, now_s):
         super().last_chunk_started(request_id, predicted_end_s, now_s)
@@ -55,13 +61,11 @@ class Elsewhere(Reservations):
 
 
 @pytest.fixture
-def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a module with plug-ins that fail; one decision may take 0.2 s."""
+def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The file of a module with plug-ins that fail; one decision may take 0.2 s."""
     (tmp_path / "failing_plugins.py").write_text(PLUGINS)
-    monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(fabric_shell, "LIMIT_S", 0.2)
-    yield "failing_plugins"
-    sys.modules.pop("failing_plugins", None)
+    return str(tmp_path / "failing_plugins.py")
 
 
 class Connected:
@@ -140,6 +144,7 @@ def test_without_reservation_the_answer_is_null_until_the_kv_is_ready(tmp_path: 
         ({"decode_choice": "Blocks"}, ["Blocks took longer than 0.2 s", "time.sleep(60)"]),
         ({"decode_choice": "Waits"}, ["Waits took longer than 0.2 s", "hub.sleep(60)"]),
         ({"commit": "Raises"}, ["Raises failed", "KeyError: 'no such key'", 'return {}["no such key"]']),
+        ({"commit": "Exits"}, ["Exits failed", "SystemExit: 0"]),
         ({"commit": "Elsewhere"}, ["Elsewhere placed a request on 'd99'", "d0, d1, d2"]),
     ],
 )
@@ -154,6 +159,16 @@ def test_a_plugin_that_fails_is_named_with_its_traceback_and_never_hangs(
         assert time.monotonic() - began_s < 30  # they would take a minute, or for ever
         for text in [*says, f"{plugins}:{name}"]:
             assert text in str(fault.value)
+
+
+def test_a_commit_rule_that_exits_where_circuits_are_asked_for_is_a_fault_of_the_run(
+    tmp_path: Path, plugins: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Connected(tmp_path, commit=f"{plugins}:ExitsWhenDue") as fabric:
+        fabric.shell._keeper.spawn(fabric.shell._keeper.advance)  # as its alarm does
+        fabric.wait(lambda: fabric.shell.fault is not None)
+        assert "advance: SystemExit: 0" in fabric.shell.fault
+    caplog.clear()
 
 
 def test_a_plugin_that_failed_is_not_asked_again(tmp_path: Path, plugins: str) -> None:

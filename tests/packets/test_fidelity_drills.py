@@ -154,10 +154,7 @@ def test_whatever_is_done_behind_the_back_of_a_run_is_in_its_verdict(ledger: Run
     assert 0 < measured["CPU of these measurements"] < 5
 
 
-def test_other_programs_and_a_slow_plug_in_are_each_seen_beside_the_other(
-    ledger: RunLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+def test_other_programs_and_a_slow_plug_in_are_each_seen_beside_the_other(ledger: RunLedger, tmp_path: Path) -> None:
     with ExitStack() as hogs:
 
         def hog(run: FabricRun) -> None:
@@ -166,7 +163,7 @@ def test_other_programs_and_a_slow_plug_in_are_each_seen_beside_the_other(
                 hogs.callback(process.wait)
                 hogs.callback(process.kill)
 
-        result = disturbed(ledger, tmp_path, [(0.1, hog)], "fabrics.1.decode_choice=disturbing_plugins:Slow")
+        result = disturbed(ledger, tmp_path, [(0.1, hog)], f"fabrics.1.decode_choice={HERE}/disturbing_plugins.py:Slow")
     reasons = result.fidelity["reasons"]
     assert result.fidelity["verdict"] in ("degraded", "invalid")
     assert said(result, "CPU taken by other programs", "close them"), reasons
@@ -199,10 +196,9 @@ def shortcut(run: FabricRun) -> None:
 
 
 def test_circuits_before_their_time_and_packets_in_the_dark_make_a_run_invalid(
-    ledger: RunLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ledger: RunLedger, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
-    choice = "fabrics.1.decode_choice=disturbing_plugins:Early"
+    choice = f"fabrics.1.decode_choice={HERE}/disturbing_plugins.py:Early"
     result = disturbed(ledger, tmp_path, [(0.6, shortcut)], choice, pcap=True)
     reasons = result.fidelity["reasons"]
     assert result.fidelity["verdict"] == "invalid"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,13 @@ from controllers.commit_rules.no_reservation import NoReservation
 from controllers.config import build_core
 from controllers.core.demand import Demand
 from controllers.core.placement import PacketPlacement
-from controllers.core.plugin import PluginFault
 from controllers.core.reservations import Reservations
 from controllers.decode_choices import load as decode_choice
 from controllers.decode_choices.by_load import LeastLoaded
 from controllers.decode_choices.by_network import CircuitAware, NetworkAware
 from experiments.schema.models import COMMITS
+from inputs import plugin_file
+from inputs.plugin_fault import PluginFault
 
 T_MS = 190.8682
 
@@ -266,26 +266,27 @@ def test_a_decode_choice_that_fails_says_its_name_and_where(choice, says, packet
     ("spec", "says"),
     [
         ("last_chunk", "not one of last-chunk, admission, none"),
-        ("no_such_module:Rule", "ModuleNotFoundError"),
-        ("pathlib:NoSuchClass", "AttributeError"),
-        ("pathlib:Path", "not a class derived from"),
-        ("broken_rule:Rule", "SyntaxError"),
+        ("pathlib:Path", "names no file yet"),
+        ("/no_such_module.py:Rule", "No such file"),
+        ("{}/empty.py:NoSuchClass", "no NoSuchClass; its classes: Path, Rule"),
+        ("{}/empty.py:Path", "not a class derived from"),
+        ("{}/broken_rule.py:Rule", "SyntaxError"),
     ],
 )
-def test_a_commit_rule_that_cannot_be_loaded_is_refused_by_name(tmp_path: Path, monkeypatch, spec, says):
+def test_a_commit_rule_that_cannot_be_loaded_is_refused_by_name(tmp_path: Path, spec, says):
     (tmp_path / "broken_rule.py").write_text("class Rule(:\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "empty.py").write_text("from pathlib import Path\nclass Rule: ...\n")
+    spec = spec.format(tmp_path)
     with pytest.raises(ValueError, match="commit") as refused:
         commit_rules.load(spec)
     assert spec in str(refused.value)
     assert says in str(refused.value)
 
 
-def test_a_users_commit_rule_is_built_with_the_experiments_settings(tmp_path: Path, monkeypatch):
+def test_a_users_commit_rule_is_built_with_the_experiments_settings(tmp_path: Path):
     (tmp_path / "my_rule.py").write_text(
         "from controllers.core.reservations import Reservations\nclass Mine(Reservations):\n    pass\n"
     )
-    monkeypatch.syspath_prepend(str(tmp_path))
     core = build_core(
         "ocs",
         {"p0": ["d0"]},
@@ -293,18 +294,17 @@ def test_a_users_commit_rule_is_built_with_the_experiments_settings(tmp_path: Pa
         rate_bytes_per_s=1e9,
         reconfiguration_s=0.010,
         excess_s=0.002,
-        commit="my_rule:Mine",
+        commit=f"{tmp_path}/my_rule.py:Mine",
         choice="network-aware",
     )
-    assert type(core) is sys.modules["my_rule"].Mine
+    assert type(core) is plugin_file.load(f"{tmp_path}/my_rule.py:Mine")
     assert core.timetable.dark_s == pytest.approx(0.012)
 
 
-def test_a_module_that_breaks_on_import_is_refused_as_a_decode_choice_too(tmp_path: Path, monkeypatch):
+def test_a_module_that_breaks_on_import_is_refused_as_a_decode_choice_too(tmp_path: Path):
     (tmp_path / "broken_choice.py").write_text("raise RuntimeError('no licence')\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ValueError, match=r"decode_choice 'broken_choice:Choice': RuntimeError: no licence"):
-        decode_choice.load("broken_choice:Choice", 1)
+    with pytest.raises(ValueError, match=r"broken_choice.py:Choice': .*broken_choice.py:1: RuntimeError: no licence"):
+        decode_choice.load(f"{tmp_path}/broken_choice.py:Choice", 1)
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -321,11 +321,10 @@ def test_the_documented_commit_rule_hides_tau_that_last_chunk_cannot():
     # V8: the last chunk is shorter than tau, so committing at it exposes the rest of tau
     plan = TIMING.plan(2_100, 65_600, KV.layers)
     ends_ms = {}
-    for rule in ("last-chunk", "experiments.plugins.at_prefill_start:AtPrefillStart"):
+    own = plugin_file.find("experiments.plugins.at_prefill_start:AtPrefillStart", [])
+    for rule in ("last-chunk", own):
         run = virtual(commit_rules.load(rule), "pull")
         run.run([Turn("r1", "p1", 0.0, plan, plan)])
         ends_ms[rule] = run.last_byte_ms["r1"]
     exposed_ms = 25 - (plan.duration_s - plan.last_chunk_start_s) * 1e3
-    assert ends_ms["last-chunk"] - ends_ms["experiments.plugins.at_prefill_start:AtPrefillStart"] == pytest.approx(
-        exposed_ms
-    )
+    assert ends_ms["last-chunk"] - ends_ms[own] == pytest.approx(exposed_ms)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from plugin_cases import CHOICE, small
 from trace_samples import mooncake
 from typer.testing import CliRunner
 
@@ -69,6 +70,25 @@ def test_a_trace_that_is_not_the_same_byte_for_byte_is_refused_with_both_hashes(
     recorded = json.loads((finished / "provenance.json").read_text())["traces"][0]["sha256"]
     assert f"the run replayed {recorded}" in output
     assert "nothing was built" in output
+
+
+def test_a_plug_in_that_is_not_the_same_byte_for_byte_is_refused_and_one_that_moved_is_found(tmp_path: Path) -> None:
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(CHOICE)
+    invoke("simulate", small(tmp_path, "mine:Mine"), "--artifact-dir", tmp_path / "run")
+    words = ("run", "--replay", tmp_path / "run", "--dry-run")
+    assert "can be made again" in invoke(*words)
+    plugin.write_text(CHOICE + "# edited\n")
+    recorded, _ = json.loads((tmp_path / "run" / "provenance.json").read_text())["plugins"]
+    assert f"and the run had {recorded['sha256']}" in invoke(*words, code=2)
+    (tmp_path / "moved.py").write_text(CHOICE + "Other = Mine\n")
+    moved = f"fabrics.1.decode_choice={tmp_path}/moved.py"
+    plugin.write_text(CHOICE)
+    assert f"and the run had {recorded['sha256']}" in invoke(*words, "--set", f"{moved}:Mine", code=2)
+    assert "names " + str(tmp_path / "moved.py:Other") in invoke(*words, "--set", f"{moved}:Other", code=2)
+    (tmp_path / "moved.py").write_text(CHOICE)
+    assert "can be made again" in invoke(*words, "--set", f"{moved}:Mine")
+    assert "only workload.tenants.N.path" in invoke(*words, "--set", "fabrics.1.decode_choice=least-loaded", code=2)
 
 
 def test_a_trace_that_has_moved_is_found_where_it_is_said_to_be(finished: Path) -> None:

@@ -258,9 +258,18 @@ def test_what_cannot_be_run_is_refused_with_the_remedy(override, message):
     assert f"--set {override}" in said or "demo.yaml:" in said
 
 
-@pytest.mark.parametrize("choice", ["least-loaded", "round-robin", "session-affinity", "random", "my.module:Choice"])
-def test_decode_choices_are_built_in_or_ones_own(choice):
+@pytest.mark.parametrize("choice", ["least-loaded", "round-robin", "session-affinity", "random"])
+def test_decode_choices_are_built_in(choice):
     assert load(DEMO, [f"fabrics.1.decode_choice={choice}"]).fabrics[1].decode_choice == choice
+
+
+def test_a_decode_choice_of_one_s_own_is_named_by_its_file_once_it_is_found(tmp_path, monkeypatch):
+    (tmp_path / "my").mkdir()
+    (tmp_path / "my" / "module.py").write_text("class Choice: ...\n")
+    monkeypatch.chdir(tmp_path)
+    found = load(DEMO, ["fabrics.1.decode_choice=my.module:Choice"])
+    assert found.fabrics[1].decode_choice == f"{tmp_path}/my/module.py:Choice"
+    assert found.plugins == {"fabrics.1.decode_choice": f"{tmp_path}/my/module.py:Choice"}
 
 
 @pytest.mark.parametrize(

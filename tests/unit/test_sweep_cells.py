@@ -15,8 +15,9 @@ from rich.console import Console
 from sweep_cases import DEFINITION, SPEC, of_any_version
 
 from commands.sweep import compute
+from experiments.schema.spec import load
+from inputs.plugin_file import file_of
 from results.records.artifacts import ArtifactError
-from sweeps import inputs
 from sweeps.axes import SweepError, parse_axes
 from sweeps.cell import CellError, run_cell
 from sweeps.execute import unfinished
@@ -105,11 +106,40 @@ def test_a_rule_of_one_s_own_is_part_of_the_digest(spec):
     )
     sets = ["fabrics.1.decode_choice=rule_of_a_sweep:First"]
     before = cells_of(spec, [], sets=sets)
-    assert [[name for name, _ in cell.inputs] for cell in before[:2]] == [[], ["rule_of_a_sweep"]]
+    assert [[name for name, _ in cell.reads] for cell in before[:2]] == [[], ["rule_of_a_sweep.py"]]
     rule.write_text(rule.read_text() + "\n# edited\n")
-    inputs._module_sha256.cache_clear()  # as another process, which imports what is there now
     after = cells_of(spec, [], sets=sets)
     assert [a.digest == b.digest for a, b in zip(after, before, strict=True)] == [True, False] * 2
+
+
+def test_a_rule_of_one_s_own_goes_with_its_cell_and_comes_back_with_its_artifacts(spec, tmp_path):
+    """A worker of another machine has no such file; nor has this one any more."""
+    rule = spec.parent / "rule_of_a_sweep.py"
+    rule.write_text("raise SystemExit(0)\n")
+    [*_, cell] = of_any_version(cells_of(spec, [], sets=["seeds=[1]"], refusals=lambda experiment: []))
+    with pytest.raises(SweepError, match=r"rule_of_a_sweep.py:1: SystemExit: 0"):
+        cells_of(spec, [], sets=["fabrics.1.decode_choice=rule_of_a_sweep:Last"])
+    body = "class Last:\n    def choose(self, demand, candidates, now_s):\n        return {}\n"
+    summaries = []
+    one = "workload.tenants=[{name: agentic, source: synthetic-agentic, load: 0.6}]"  # of both decode instances
+    sets = ["seeds=[1]", one, "fabrics.1.decode_choice=rule_of_a_sweep:Last"]
+    for answer in ("candidates[-1].decode", "candidates[0].decode"):
+        rule.write_text(body.format(answer))
+        [*_, cell] = of_any_version(cells_of(spec, [], sets=sets))
+        rule.unlink()
+        done = run_cell(cell)
+        summaries.append(done.figures["summary"]["accounting"])
+        directory = GridDirectory.create_or_resume("sweep", DEFINITION, tmp_path / answer)
+        directory.keep(cell, done)
+        config = directory.path / "cells" / cell.path / "config.yaml"
+        [path] = map(file_of, load(config).plugins.values())
+        assert path.read_text() == body.format(answer)
+        assert path.parent.parent == config.parent
+    assert summaries[0] != summaries[1]
+    rule.write_text(body.format("sys.exit(0)").replace("class", "import sys\nclass"))
+    [*_, cell] = of_any_version(cells_of(spec, [], sets=sets))
+    with pytest.raises(CellError, match=r"decode choice .*rule_of_a_sweep.py:Last failed(?s:.*)SystemExit: 0"):
+        run_cell(cell)
 
 
 def test_a_disk_that_takes_no_more_ends_a_grid_and_says_how_to_go_on(spec, tmp_path, capsys):
