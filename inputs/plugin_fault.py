@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -64,19 +63,16 @@ class _Noted:
 def raised_by_itself() -> Iterator[Callable[[], bool]]:
     """Yields a function: whether no signal has reached this process since, so that a KeyboardInterrupt in the block
     is the plug-in's own."""
+    noted = [_Noted(number) for number in _INTERRUPTS]
     # handlers run, and may be set, in the main thread alone
-    noted = [_Noted(number) for number in _INTERRUPTS] if _in_main_thread() else []
-    for each in noted:
-        each.stand()
+    with contextlib.suppress(ValueError):
+        for each in noted:
+            each.stand()
     try:
         yield lambda: not any(each.struck for each in noted)
     finally:
         for each in noted:
             each.leave()
-
-
-def _in_main_thread() -> bool:
-    return threading.get_ident() == threading.main_thread().ident
 
 
 def last_lines(error: BaseException, most: int = 20) -> str:
