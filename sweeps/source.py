@@ -13,7 +13,7 @@ _FIGURES = ("inputs", "topologies", "workloads", "controllers", "experiments", "
 #: The rooms that a figure depends on, by substrate.
 ROOMS = {
     "simulation": _FIGURES,
-    "emulation": (*_FIGURES, "emulation", "commands"),
+    "emulation": (*_FIGURES, "process", "emulation", "commands"),
 }
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from controllers.core.placement import PacketPlacement
 from inputs import plugin_file
 from inputs.plugin_fault import PluginFault, blamed
 from inputs.plugin_file import PluginError
+from process.interrupts import NUMBERS, Interrupted, interruptible
 
 #: Each ends a process, or a generator, in silence.
 EXITS = [
@@ -113,48 +113,15 @@ def test_what_an_answer_does_when_it_is_compared_is_the_plug_in_s_fault_too(tmp_
 # -- a signal is none of the plug-in's ----------------------------------------------------------------------------
 
 
-class Ended(KeyboardInterrupt):
-    pass
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", NUMBERS)
 def test_a_signal_that_strikes_in_a_plug_in_is_what_it_was(number):
-    def ended(*_: object) -> None:
-        signal.signal(number, signal.SIG_IGN)  # as a run's tear-down
-        raise Ended
-
-    before = signal.signal(number, ended)
-    try:
-        with pytest.raises(Ended), blamed("mine"):
-            signal.raise_signal(number)
-        assert signal.getsignal(number) is signal.SIG_IGN, "what the handler had put in its place stands"
-        signal.signal(number, ended)
-        with pytest.raises(PluginFault, match="Ended"), blamed("mine"):
-            raise Ended
-        assert signal.getsignal(number) is ended
-    finally:
-        signal.signal(number, before)
-
-
-def test_in_another_thread_no_signal_strikes():
-    found: list[BaseException] = []
-
-    def ask() -> None:
-        try:
-            with blamed("mine"):
-                raise KeyboardInterrupt
-        except BaseException as error:
-            found.append(error)
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    thread.join()
-    assert isinstance(found[0], PluginFault)
+    with interruptible(), pytest.raises(Interrupted), blamed("mine"):
+        signal.raise_signal(number)
 
 
 def test_ctrl_c_while_a_plug_in_is_imported_interrupts_the_command(tmp_path: Path):
     (tmp_path / "mine.py").write_text("print('importing', flush=True)\nimport time\ntime.sleep(60)\n")
-    script = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    script = "from process import interrupts; interrupts.take_over()\n"
     script += f"from inputs import plugin_file; plugin_file.load({str(tmp_path / 'mine.py:Mine')!r})"
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
@@ -162,7 +129,7 @@ def test_ctrl_c_while_a_plug_in_is_imported_interrupts_the_command(tmp_path: Pat
         assert process.stdout.readline() == b"importing\n"
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)
-    assert process.returncode == -signal.SIGINT, errors
+    assert process.returncode == 130, errors
     assert b"PluginError" not in errors
 
 
