@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from process.interrupts import ignore, take_over
+from process.interrupts import put_off, take_over
 
 if __name__ == "__main__":
     take_over()  # Ctrl-C may come while the commands below are imported
@@ -48,10 +48,8 @@ for command in (
 def main() -> None:
     """Run the command line as a process of its own."""
     take_over()
-    try:
+    with put_off():  # click says "Aborted!" and exits with 1
         app()
-    finally:
-        ignore()  # what has ended is not interrupted any more
 
 
 if __name__ == "__main__":

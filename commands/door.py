@@ -68,11 +68,11 @@ def ended_by_signals(command: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(command)
     def interruptible_command(*arguments: P.args, **options: P.kwargs) -> R:
-        with interruptible():
-            try:
+        try:
+            with interruptible():
                 return command(*arguments, **options)
-            except Interrupted as error:
-                fail(str(error), error.status)
+        except Interrupted as error:
+            fail(str(error), error.status)
 
     return interruptible_command
 

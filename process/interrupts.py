@@ -71,14 +71,17 @@ def ignore() -> None:
 def interruptible() -> Iterator[None]:
     """The signals raise Interrupted once; during the tear-down that follows they are ignored. Within another such block
     it changes nothing: the outermost one ends with its process, or has things as they were before."""
-    if _undo:
-        yield
-        return
-    _begin()
+    outermost = not _undo
+    if outermost:
+        _begin()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, NUMBERS)
         yield
     finally:
-        _undo.pop()()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if outermost:
+            _undo.pop()()
 
 
 def take_over() -> None:
@@ -86,6 +89,18 @@ def take_over() -> None:
     if not _undo:
         _begin()
         sys.excepthook = _ended
+
+
+@contextlib.contextmanager
+def put_off() -> Iterator[None]:
+    """Around a library that makes something else of an exception of a signal: the signals wait, but for what it calls
+    in an `interruptible` block, and are ignored once it has ended, as its process is about to."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)
+    try:
+        yield
+    finally:
+        ignore()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin() -> None:

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: A command line whose one command takes a second to tear down, as `cli.py` is around it.
 COMMAND = """
 import sys; sys.path.insert(0, sys.argv.pop(1))
-from process.interrupts import ignore, take_over
+from process.interrupts import put_off, take_over
 take_over()
 import time, typer
 from commands.door import ended_by_signals
@@ -29,10 +29,8 @@ def wait():
         print("up", flush=True); time.sleep(60)
     finally:
         time.sleep(0.5); print("torn down", flush=True)
-try:
+with put_off():
     app()
-finally:
-    ignore()
 """
 
 
