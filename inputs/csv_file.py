@@ -30,20 +30,22 @@ class CsvFile:
 
     `line` is where the row begins. Lines without anything in them are passed over. Raises TextError: for a header
     that names a column twice (whatever the case of its letters), a row of more or fewer cells than the header, and
-    what is no CSV.
+    what is no CSV. `spaces`: those behind a comma belong to the cell, as in tables that a program wrote.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, spaces: bool = False) -> None:
         self.path = path
         self._at = At(path)
         self._row_chars = 0
         self._text = ""
-        self._reader = csv.reader(self._lines(), strict=True, skipinitialspace=True)
+        self._reader = csv.reader(self._lines(), strict=True, skipinitialspace=not spaces)
         self._pass = self._rows()
         self.line, header = next(self._pass, (1, []))
         self.names = [name.strip() for name in header]
         if len(header) > MAX_COLUMNS:
             raise TextError(path, self.line, f"{len(header)} columns; a table has at most {MAX_COLUMNS}")
+        if len(header) <= 2 and self.names and self.names[0].casefold().startswith("sep="):
+            raise TextError(path, self.line, "a line for Excel (sep=) and no header; remove it")
         if problem := _named_twice(self.names):
             raise TextError(path, self.line, problem)
 
@@ -58,6 +60,14 @@ class CsvFile:
                 )
                 raise TextError(self.path, line, f"{len(cells)} cells where the header has {width}; {remedy}")
             yield line, cells
+
+    def cells(self, columns: Sequence[str], optional: Sequence[str] = ()) -> Iterator[tuple[int, list[str]]]:
+        """(line, the cells of `columns` then of `optional`) of each row; an optional column that the file does not have
+        gives empty cells. Raises TextError as iterating does, and for a missing column."""
+        places = self.places(columns)
+        extra = [self.place(column) for column in optional]
+        for line, cells in self:
+            yield line, [cells[i] for i in places] + ["" if i is None else cells[i] for i in extra]
 
     def place(self, column: str) -> int | None:
         """Which cell a column is, whatever the case of its letters; None where the file has no such column."""
@@ -116,16 +126,8 @@ class CsvFile:
 
 
 def table(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -> Iterator[tuple[int, list[str]]]:
-    """(line, the cells of `columns` then of `optional`) of each row of a CSV file with a header.
-
-    Columns are found by name, whatever their case and order; an optional one that the file does not have gives empty
-    cells. Raises TextError as `CsvFile`, and for a missing column.
-    """
-    file = CsvFile(path)
-    places = file.places(columns)
-    extra = [file.place(column) for column in optional]
-    for line, cells in file:
-        yield line, [cells[i] for i in places] + ["" if i is None else cells[i] for i in extra]
+    """`CsvFile.cells` of a file: columns are found by name, whatever their case and order. Raises TextError."""
+    yield from CsvFile(path).cells(columns, optional)
 
 
 def header(start: str) -> list[str]:

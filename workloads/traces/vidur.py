@@ -4,7 +4,8 @@
     0.042,1021,44
 
 Vidur also has traces of lengths alone, without `arrived_at`: each of their rows is a session of one call, whose
-arrival is synthesised.
+arrival is synthesised. A column of another name that looks like arrivals is refused by name, for its unit is not
+known and drawn arrivals would replace it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 from workloads.traces import values
 from workloads.traces.reading import Format
 from workloads.traces.sniff import csv_columns
-from workloads.traces.text import table
+from workloads.traces.text import table, table_without_arrivals
 from workloads.traces.trace import Entry
 
 _LENGTHS: Final = ("num_prefill_tokens", "num_decode_tokens")
@@ -31,7 +32,8 @@ def entries(path: Path) -> Iterator[Entry]:
 
 
 def lengths(path: Path) -> Iterator[Entry]:
-    for line, (prefill, decode) in table(path, _LENGTHS):
+    rename = "name it arrived_at, as Vidur does, in seconds"
+    for line, (prefill, decode) in table_without_arrivals(path, _LENGTHS, arrivals=rename):
         input_tokens = values.token_cell(prefill, "num_prefill_tokens", path, line)
         output_tokens = values.token_cell(decode, "num_decode_tokens", path, line, least=0)
         yield Entry(line, 0, input_tokens, output_tokens, session=f"row{line}")
