@@ -116,6 +116,8 @@ class CsvFile:
 
     def _cause(self, error: csv.Error) -> str:
         said = str(error)
+        if self._text.lstrip()[:1] in ("{", "["):
+            return "JSON where a table is expected"
         if _LONE_RETURN.search(self._text):
             return CARRIAGE_RETURNS
         if "unexpected end" in said:
