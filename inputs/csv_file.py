@@ -94,7 +94,7 @@ class CsvFile:
 
     def _lines(self) -> Iterator[str]:
         for _, text in lines(self.path, self._at):
-            self._row_chars += len(text)
+            self._row_chars += len(text)  # of the row so far: it may go over lines
             if self._row_chars > MAX_ROW_CHARS:
                 raise TextError(
                     self.path,
@@ -108,7 +108,7 @@ class CsvFile:
         self._first = 1
         try:
             for cells in self._reader:
-                if cells and (len(cells) > 1 or cells[0].strip()):
+                if len(cells) > 1 or (cells and cells[0].strip()):
                     yield self._first, cells
                 self._first, self._row_chars = self._reader.line_num + 1, 0
         except csv.Error as error:

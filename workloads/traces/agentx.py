@@ -90,7 +90,7 @@ def _text(data: bytes, where: str) -> str:
         raise TraceError(where, 1, f"a session of over {_MAX_SESSION_BYTES} bytes; the format has a file per session")
     with refusing(At(where)):
         refuse_encoding(data[:4096])
-        return decoded(without_mark(data), ended=False)
+        return decoded(without_mark(data), False)
 
 
 FORMAT: Final = Format(
