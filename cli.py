@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
+from commands.entry import enter
+
+if __name__ == "__main__":  # before anything is loaded that may fail
+    sys.exit(enter())
+
 import typer
-
-from process.interrupts import put_off, take_over
-
-if __name__ == "__main__":
-    take_over()  # Ctrl-C may come while the commands below are imported
 
 from commands.artifacts import compare, report
 from commands.door import ended_by_signals
@@ -43,14 +45,3 @@ for command in (
     link_budget,
 ):
     app.command(command.__name__.replace("_", "-"))(ended_by_signals(command))
-
-
-def main() -> None:
-    """Run the command line as a process of its own."""
-    take_over()
-    with put_off():  # click says "Aborted!" and exits with 1
-        app()
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from commands.door import BAD_INPUT, fail, wide_console
+from commands.door import BAD_INPUT, fail
+from outputs.terminal import Terminal, say
 
 
 def report(run_directory: Annotated[Path, typer.Argument(help="directory of a run")]) -> None:
@@ -16,7 +17,7 @@ def report(run_directory: Annotated[Path, typer.Argument(help="directory of a ru
     from results.report.report import write_report
 
     try:
-        typer.echo(write_report(run_directory))
+        say(write_report(run_directory))
     except ArtifactError as error:
         fail(str(error), BAD_INPUT)
 
@@ -36,4 +37,4 @@ def compare(
         found = compare_runs(first, *others, allow_different_arrivals=different_arrivals)
     except ArtifactError as error:
         fail(str(error), BAD_INPUT)
-    wide_console().print(found)
+    Terminal().print(found)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from commands.door import BAD_INPUT, fail
+from outputs.terminal import say
 
 if TYPE_CHECKING:
     from experiments.schema.spec import Experiment
@@ -37,9 +38,9 @@ def checked(path: Path, overrides: list[str], seed: int | None, *, dry_run: bool
             BAD_INPUT,
         )
     if dry_run:
-        typer.echo(experiment.dump())
+        say(experiment.dump())
         for found in arrivals.values():
             for report_ in found.reports:
-                typer.echo("\n".join(report_.lines()))
+                say("\n".join(report_.lines()))
         raise typer.Exit
     return experiment

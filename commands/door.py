@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, ParamSpec, TypeVar
 
 import typer
 
+from outputs.terminal import say
 from process.interrupts import Interrupted, interruptible
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from emulation.linux.ledger import LeftBehind
 
 P = ParamSpec("P")
@@ -36,13 +34,6 @@ ArtifactDir = Annotated[
 ]
 
 
-def wide_console() -> Console:
-    """For tables whose rows must stay lines: a pipe or a log has no width, so nothing is wrapped there."""
-    from rich.console import Console
-
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
-
-
 def missing(path: Path) -> tuple[Path, ...]:
     """`path` and what is above it, as far as it is not there yet: what making it will make."""
     path = path.resolve()
@@ -54,12 +45,14 @@ def give_back(path: Path, made: tuple[Path, ...] = ()) -> None:
     needs no root afterwards, and the next run no sudo to write beside this one. Call it after the last write, however
     the command ends; where a file system keeps no owners it is a line and no failure."""
     owner, group = os.environ.get("SUDO_UID"), os.environ.get("SUDO_GID")
+    if not path.exists():  # removed while the command ran
+        return
     if os.geteuid() == 0 and owner and group and owner.isdigit() and group.isdigit():
         try:
             for place in dict.fromkeys((*made, path, *path.rglob("*"))):
                 os.chown(place, int(owner), int(group), follow_symlinks=False)
         except OSError as error:
-            typer.echo(f"heliograph: {path} stays root's: {error}", err=True)
+            say(f"heliograph: {path} stays root's: {error}", err=True)
 
 
 def ended_by_signals(command: Callable[P, R]) -> Callable[P, R]:
@@ -90,5 +83,5 @@ def left_behind(error: LeftBehind, kept: str = "") -> tuple[str, int]:
 
 
 def fail(message: str, code: int = 1) -> NoReturn:
-    typer.echo(f"heliograph: {message}", err=True)
+    say(f"heliograph: {message}", err=True)
     raise typer.Exit(code)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from commands.check import checked
-from commands.door import INVALID, Overrides, fail, left_behind, need_root, wide_console
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from commands.door import INVALID, Overrides, fail, left_behind, need_root
+from outputs.terminal import Terminal, say
 
 
 def doctor(
@@ -30,20 +28,20 @@ def doctor(
     from emulation.doctor.preflight import can_run, capabilities, doctor_table
     from emulation.doctor.selftest import SelfTestError, client_error
 
-    console = wide_console()
+    console = Terminal()
     found = capabilities()
     console.print(doctor_table(found))
     try:
-        console.print(client_error().sentence(), soft_wrap=True)
+        console.say(client_error().sentence())
     except (SelfTestError, OSError) as error:
-        console.print(f"the client could not be tested: {error}", soft_wrap=True)
+        console.say(f"the client could not be tested: {error}")
     if not can_run(found):
         raise typer.Exit(1)
     if experiment is not None:
         _advise(experiment, overrides or [], console)
 
 
-def _advise(path: Path, overrides: list[str], console: Console) -> None:
+def _advise(path: Path, overrides: list[str], console: Terminal) -> None:
     """A line for each fabric; exit INVALID where one will not be valid here."""
     need_root("advice builds the experiment's networks")
     chosen = checked(path, overrides, None, dry_run=False, emulated=True)
@@ -70,7 +68,7 @@ def _advise(path: Path, overrides: list[str], console: Console) -> None:
     except (LedgerError, NamespaceError, OpenVSwitchError, ProbeError, ShapingError, TestbedError, OSError) as error:
         fail(f"{error}\neverything that was built is removed")
     for each in advice:
-        console.print(each.sentence(), soft_wrap=True)
+        console.say(each.sentence())
     if not all(each.valid for each in advice):
         raise typer.Exit(INVALID)
 
@@ -91,7 +89,7 @@ def clean() -> None:
                     removed = error.removed
                     left.append(f"{directory}: {error}")
                 for line in removed:
-                    typer.echo(f"removed {line}")
+                    say(f"removed {line}")
     except AnotherRun as error:
         fail(f"{error.holder.sentence()} is alive: nothing is removed; end it, and it removes what it made itself")
     except LedgerError as error:
@@ -99,4 +97,4 @@ def clean() -> None:
     if left:
         fail("\n".join(left))
     if not found:
-        typer.echo("nothing to remove: no dead run left anything behind")
+        say("nothing to remove: no dead run left anything behind")

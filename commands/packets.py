@@ -24,6 +24,7 @@ from commands.door import (
     need_root,
 )
 from commands.replay import checked_replay, print_beside
+from outputs.terminal import Terminal, say
 
 if TYPE_CHECKING:
     from results.records.artifacts import RunDirectory
@@ -85,8 +86,6 @@ def run_packets(
     experiment = checked(path, overrides, seed, dry_run=dry_run, emulated=True)
     need_root("a run makes network namespaces")
 
-    from rich.console import Console
-
     from emulation.doctor.preflight import can_run, capabilities, choose_datapath, doctor_table
     from emulation.linux.ledger import AnotherRun, LedgerError, LeftBehind
     from emulation.linux.netns import NamespaceError
@@ -98,7 +97,7 @@ def run_packets(
     from results.records.artifacts import RUNS, ArtifactError, RunDirectory
     from results.report.table import print_summary
 
-    console = Console(highlight=False)
+    console = Terminal()
     found_capabilities = capabilities()
     if not can_run(found_capabilities):
         console.print(doctor_table(found_capabilities))
@@ -122,10 +121,18 @@ def run_packets(
             fail(*left_behind(error, f"what was measured is in {directory.path}"))
         except AnotherRun as error:
             fail(str(error))
-        except (RunFailed, LedgerError, NamespaceError, OpenVSwitchError, TestbedError, ArtifactError) as error:
+        except (
+            RunFailed,
+            LedgerError,
+            NamespaceError,
+            OpenVSwitchError,
+            TestbedError,
+            ArtifactError,
+            OSError,
+        ) as error:
             fail(f"{error}\neverything the run had made is removed")
         print_summary(with_twin(directory, summary))
-        console.print(f"report: {directory.path / 'report.html'}", soft_wrap=True)
+        console.say(f"report: {directory.path / 'report.html'}")
         if then is not None:
             then(directory)
     finally:
@@ -144,5 +151,5 @@ def with_twin(directory: RunDirectory, summary: Summary) -> Summary:
         summary = predict_beside(directory)
         write_report(directory.path)
     except Exception as error:
-        typer.echo(f"heliograph: the twin made no prediction: {type(error).__name__}: {error}", err=True)
+        say(f"heliograph: the twin made no prediction: {type(error).__name__}: {error}", err=True)
     return summary

@@ -12,6 +12,7 @@ import typer
 
 from commands.door import BAD_INPUT, fail, give_back
 from commands.sweep import GridDir, Scheduler, Workers, compute, grid_digest, stopped
+from outputs.terminal import Terminal, say
 
 Figure = Annotated[
     list[str] | None,
@@ -32,8 +33,6 @@ def paper(
     dry_run: Annotated[bool, typer.Option(help="say how many cells each figure has")] = False,
 ) -> None:
     """The paper's figures and this project's side by side, with intervals over the paired windows."""
-    from rich.console import Console
-
     from experiments.schema.spec import SpecError
     from paper.measure import measured
     from paper.plan import cells as cells_of_part
@@ -54,14 +53,14 @@ def paper(
     known = list(dict.fromkeys(row.figure for row in read_rows()))
     if unknown := [name for name in chosen if name not in known]:
         fail(f"--figure {unknown[0]!r} is none of the paper's that are here (allowed: {', '.join(known)})", BAD_INPUT)
-    console = Console(highlight=False)
+    console = Terminal()
     try:
         parts = parts_of(chosen, quick=quick)
         place = find_traces(traces) if any(part.needs_traces for part in parts) else Path()
         by_part = {part.name: cells_of_part(part, place, quick=quick) for part in parts}
         if dry_run:
             for name, of_part in by_part.items():
-                typer.echo(f"{name}: {len(of_part)} cells")
+                say(f"{name}: {len(of_part)} cells")
             raise typer.Exit
         # a cell that two figures share is computed once
         cells = list({cell.digest: cell for of_part in by_part.values() for cell in of_part}.values())
@@ -76,7 +75,7 @@ def paper(
         }
         name = "paper-quick" if quick else "paper"
         directory = GridDirectory.create_or_resume(name, definition, artifact_dir)
-        console.print(f"artifacts: {directory.path}", soft_wrap=True)
+        console.say(f"artifacts: {directory.path}")
         began_s = time.monotonic()
         done = compute(cells, directory, console, name, workers=workers, scheduler=scheduler)
     except (ArtifactError, SpecError, SweepError) as error:
@@ -98,10 +97,10 @@ def paper(
         report = write_artifacts(directory.path, lines, about)
     except ArtifactError as error:
         stopped(str(error), cells, directory)
-    Console(highlight=False, width=max(console.width, 160)).print(side_by_side(lines))
-    console.print(f"reproduces: {tally(lines)} ({len(cells)} cells, {duration(time.monotonic() - began_s)})")
+    console.print(side_by_side(lines))
+    console.say(f"reproduces: {tally(lines)} ({len(cells)} cells, {duration(time.monotonic() - began_s)})")
     give_back(directory.path)
-    console.print(f"report: {report}", soft_wrap=True)
+    console.say(f"report: {report}")
     if done.failures:
         fail(
             f"{len(done.failures)} of {len(cells)} cells failed; with --artifact-dir {directory.path} they are tried "

@@ -11,6 +11,7 @@ import typer
 
 from commands.check import checked
 from commands.door import BAD_INPUT, fail
+from outputs.terminal import Terminal, say
 
 if TYPE_CHECKING:
     from results.records.artifacts import RunDirectory
@@ -51,24 +52,22 @@ def checked_replay(path: Path, overrides: list[str], seed: int | None, *, dry_ru
         fail(str(error), BAD_INPUT)
     differing = changes(run.provenance, now)
     for line in differing or ["nothing of the machine or the versions differs"]:
-        typer.echo(f"replay: {line}")
+        say(f"replay: {line}")
     if refused:
         fail(
             "\n".join(f"{path}: {line}" for line in refused) + "\nit is not the same run: nothing was built", BAD_INPUT
         )
     if dry_run:
-        typer.echo(f"replay: the same traces, seeds and arrivals: {path} can be made again")
+        say(f"replay: the same traces, seeds and arrivals: {path} can be made again")
         raise typer.Exit
     return run
 
 
 def print_beside(first: RunDirectory, second: RunDirectory) -> None:
     """Both runs side by side, and how near they came."""
-    from rich.console import Console
-
     from results.report.compare import compare
     from results.report.replay import nearness
 
-    Console().print(compare(first.path, second.path))
+    Terminal().print(compare(first.path, second.path))
     for line in nearness(first, second):
-        typer.echo(line)
+        say(line)

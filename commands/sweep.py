@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from commands.door import BAD_INPUT, ExperimentFile, Overrides, Seed, fail, give_back, need_root
+from outputs.terminal import Terminal, say
 from process.interrupts import Interrupted
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from experiments.schema.spec import Experiment
     from sweeps.cell import Cell
     from sweeps.execute import Executed
@@ -55,8 +54,6 @@ def sweep(
     dry_run: Annotated[bool, typer.Option(help="check the grid and list its cells")] = False,
 ) -> None:
     """Run a grid: every combination of the axes, with every fabric and seed of the file (simulated unless told)."""
-    from rich.console import Console
-
     from experiments.schema import rules
     from experiments.schema.spec import SpecError
     from results.records.artifacts import ArtifactError, write_json, write_text
@@ -94,8 +91,8 @@ def sweep(
         fail(str(error), BAD_INPUT)
     if dry_run:
         for cell in cells:
-            typer.echo(cell.path)
-        typer.echo(f"{len(cells)} cells")
+            say(cell.path)
+        say(f"{len(cells)} cells")
         raise typer.Exit
     if emulate and scheduler is None:
         need_root("an emulated cell makes network namespaces")
@@ -109,7 +106,7 @@ def sweep(
         "keep": keep,
         "source": cells[0].source,
     }
-    console = Console(highlight=False)
+    console = Terminal()
     try:
         directory = GridDirectory.create_or_resume(f"sweep-{experiment.stem}", definition, artifact_dir)
         done = compute(cells, directory, console, "sweep", workers=workers, scheduler=scheduler, emulator=emulate)
@@ -120,9 +117,9 @@ def sweep(
         write_json(directory.path / "results.json", grid_json(axes, done.outcomes, done.failures))
     except ArtifactError as error:
         stopped(str(error), cells, directory)
-    Console(highlight=False, width=max(console.width, 200)).print(grid_table(axes, done.outcomes))
+    console.print(grid_table(axes, done.outcomes))
     give_back(directory.path)
-    console.print(f"results: {directory.path / 'results.csv'}", soft_wrap=True)
+    console.say(f"results: {directory.path / 'results.csv'}")
     if done.failures:
         fail(f"{len(done.failures)} of {len(cells)} cells failed; the same command tries them again")
 
@@ -130,7 +127,7 @@ def sweep(
 def compute(
     cells: list[Cell],
     directory: GridDirectory,
-    console: Console,
+    console: Terminal,
     title: str,
     *,
     workers: int | None = None,

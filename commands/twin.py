@@ -11,6 +11,7 @@ import typer
 from commands.check import checked
 from commands.door import BAD_INPUT, ArtifactDir, ExperimentFile, Overrides, Seed, fail, give_back, missing
 from commands.packets import run_packets
+from outputs.terminal import Terminal, say
 
 if TYPE_CHECKING:
     from results.records.artifacts import RunDirectory
@@ -35,13 +36,13 @@ def simulate(
 
     found = checked(experiment, overrides or [], seed, dry_run=dry_run)
     if found.cluster.link_delay_us:
-        typer.echo("the twin has no propagation delay: cluster.link_delay_us is left out")
+        say("the twin has no propagation delay: cluster.link_delay_us is left out")
     made = missing(artifact_dir or RUNS)
     directory: RunDirectory | None = None
     try:
         delays = Constants() if constants is None else read_constants(constants)
         directory = RunDirectory.create(found.name, artifact_dir=artifact_dir)
-        summary = simulate_experiment(found, directory, argv=sys.argv, constants=delays, report=typer.echo)
+        summary = simulate_experiment(found, directory, argv=sys.argv, constants=delays, report=say)
     except (ArtifactError, ConstantsError) as error:
         fail(str(error), BAD_INPUT)
     except PluginFault as error:
@@ -50,7 +51,7 @@ def simulate(
         if directory is not None:
             give_back(directory.path, made)
     print_summary(summary)
-    typer.echo(f"report: {directory.path / 'report.html'}")
+    say(f"report: {directory.path / 'report.html'}")
 
 
 def validate(
@@ -85,8 +86,6 @@ def validate(
 
 
 def _write_residuals(directory: RunDirectory, write_to: Path) -> None:
-    from rich.console import Console
-
     from experiments.schema.spec import SpecError
     from inputs.plugin_fault import PluginFault
     from results.records.artifacts import ArtifactError, write_json
@@ -101,9 +100,8 @@ def _write_residuals(directory: RunDirectory, write_to: Path) -> None:
         fail(str(error), BAD_INPUT)
     except PluginFault as error:
         fail(str(error))
-    # twelve columns: a figure cut short would be worse than a line that wraps
-    console = Console(highlight=False, width=max(Console().width, 140))
+    console = Terminal()
     console.print(residual_table(document))
     for limitation in document["limitations"]:
-        console.print(f"known limitation: {limitation}", soft_wrap=True)
-    console.print(f"residuals: {written}", soft_wrap=True)
+        console.say(f"known limitation: {limitation}")
+    console.say(f"residuals: {written}")

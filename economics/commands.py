@@ -16,6 +16,7 @@ from economics.link_budget import Path, budget, circuit_switch
 from economics.optics import OPTICS
 from economics.ranges import OutOfRange
 from economics.requirements import down, requirements
+from outputs.terminal import Terminal, say
 
 FIGURE_SUFFIXES = (".png", ".html")
 
@@ -75,7 +76,7 @@ def cost(
     else:
         from economics import tables
 
-        out = terminal.console()
+        out = Terminal()
         for each in books:
             mine = [row for row in rows if row.book == each.name]
             out.print(tables.cost_table(each, mine))
@@ -93,7 +94,7 @@ def cost(
                 raise terminal.refused(
                     f"figure {path}: {error.strerror}; give a path in a directory that exists and is writable"
                 ) from error
-            typer.echo(f"figure: {path}", err=True)
+            say(f"figure: {path}", err=True)
 
 
 def link_budget(
@@ -170,7 +171,7 @@ def link_budget(
         return
     from economics import tables
 
-    out = terminal.console()
+    out = Terminal()
     out.print(tables.path_table(path, f"{switch.ports}-port OCS{inferred}" if switch else "OCS, loss as given"))
     out.print(tables.budget_table(budgets))
     out.print(tables.requirement_table(required))

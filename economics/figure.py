@@ -5,6 +5,7 @@ The plotting libraries are imported inside the writers: tables must not wait for
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from economics.bill import GPUS_PER_NODE, Fabric, PacketFabric
 from economics.cost import PER_PORT, Basis, CostRow, cost_row
 from economics.price_book import PriceBook
+from outputs.files import write_whole
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 COLOURS = ("#d55e00", "#000000", "#999999", "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#cc79a7")
@@ -117,7 +119,9 @@ def _write_png(path: Path, drawn: Sequence[Curve], books: Sequence[str], basis: 
     axes[0].set_ylabel(f"cost / cost of EPS 2:1 ({basis})")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
-    figure.savefig(path)
+    drawing = io.BytesIO()
+    figure.savefig(drawing, format="png")
+    write_whole(path, drawing.getvalue())
 
 
 def _write_html(path: Path, drawn: Sequence[Curve], books: Sequence[str], basis: str) -> None:
@@ -161,7 +165,7 @@ def _write_html(path: Path, drawn: Sequence[Curve], books: Sequence[str], basis:
     figure.update_yaxes(title_text=f"cost / cost of EPS 2:1 ({basis})", row=1, col=1)
     figure.update_layout(template="plotly_white", title="Cost of the network behind the 400G NICs")
     # The library goes into the page, so that it opens without a network.
-    figure.write_html(path, include_plotlyjs=True, full_html=True)
+    write_whole(path, figure.to_html(include_plotlyjs=True, full_html=True).encode())
 
 
 def _faint(colour: str) -> str:

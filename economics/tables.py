@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rich.box import SIMPLE_HEAD
-from rich.markup import escape
-from rich.table import Table
-
 from economics.bill import CircuitFabric, Fabric
 from economics.cost import Basis, CostRow, Range
 from economics.link_budget import LinkBudget, Path
 from economics.price_book import PriceBook, Quote
 from economics.requirements import Requirement, limit, margin_verdict
+from outputs.sheet import Cell, Column, Sheet
 
 
 def _with_bounds(figure: Range, value: Callable[[float], str]) -> str:
@@ -37,21 +34,19 @@ def ratio(figure: Range) -> str:
     return _with_bounds(figure, lambda plain: f"{plain:.2f}")
 
 
-def _figures(title: str, *headers: str, text_columns: int = 1) -> Table:
-    """A table of figures that fits 80 columns: words to the left, figures to the right, nothing cut."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-    for index, header in enumerate(headers):
-        words = index < text_columns
-        # Words may wrap; a figure broken over two lines would be read as two.
-        table.add_column(header, justify="left" if words else "right", overflow="fold", no_wrap=not words)
-    return table
+def _columns(*headers: str, names: int = 1) -> list[Column]:
+    """The first of names, the others of figures."""
+    return [Column(header, "name" if number < names else "figure") for number, header in enumerate(headers)]
 
 
-def cost_table(book: PriceBook, rows: Sequence[CostRow]) -> Table:
+def _two_lines(figure: str) -> Cell:
+    return tuple(figure.split("\n"))
+
+
+def cost_table(book: PriceBook, rows: Sequence[CostRow]) -> Sheet:
     """Rows of one book, in a section for each size."""
     flag = "\ninferred" if book.inferred() else ""
-    table = _figures(
-        f"Price book {escape(book.name)}: {escape(book.about)}",
+    columns = _columns(
         "fabric",
         f"USD\nper GPU{flag}",
         f"total,\nmillion USD{flag}",
@@ -60,22 +55,24 @@ def cost_table(book: PriceBook, rows: Sequence[CostRow]) -> Table:
         "W per\nGPU",
         "total\nkW",
     )
+    cells: list[Sequence[Cell]] = []
     size_gpus = None
     for row in rows:
         if row.gpus != size_gpus:
             size_gpus = row.gpus
-            table.add_section()
-            table.add_row(f"[bold]{size_gpus:,} GPUs[/bold]")
-        table.add_row(
-            row.label,
-            dollars(row.cost_usd_per_gpu),
-            million(row.cost_usd),
-            ratio(row.ratio_to_eps_2to1),
-            ratio(row.ratio_to_eps_3to1),
-            f"{row.power_w_per_gpu:.2f}",
-            f"{row.power_w / 1e3:,.2f}",
+            cells.append([f"{size_gpus:,} GPUs"])
+        cells.append(
+            [
+                row.label,
+                _two_lines(dollars(row.cost_usd_per_gpu)),
+                _two_lines(million(row.cost_usd)),
+                _two_lines(ratio(row.ratio_to_eps_2to1)),
+                _two_lines(ratio(row.ratio_to_eps_3to1)),
+                f"{row.power_w_per_gpu:.2f}",
+                f"{row.power_w / 1e3:,.2f}",
+            ]
         )
-    return table
+    return Sheet(columns, cells, title=f"Price book {book.name}: {book.about}")
 
 
 def quoted(key: str, quote: Quote) -> str:
@@ -128,49 +125,34 @@ def cost_notes(
     return notes
 
 
-def change_table(rows: Sequence[CostRow], per_port: Sequence[CostRow]) -> Table:
+def change_table(rows: Sequence[CostRow], per_port: Sequence[CostRow]) -> Sheet:
     """What counting whole switches changes in cost / EPS 2:1, and how many boxes there are."""
-    table = _figures(
-        "What whole switches change in cost / EPS 2:1",
-        "book",
-        "GPUs",
-        "fabric",
-        "boxes",
-        "per port",
-        "whole\nswitches",
-        "change",
-        text_columns=3,
-    )
+    headers = ("book", "GPUs", "fabric", "boxes", "per port", "whole\nswitches", "change")
+    cells: list[Sequence[Cell]] = []
     for whole, port in zip(rows, per_port, strict=True):
         before, after = port.ratio_to_eps_2to1, whole.ratio_to_eps_2to1
         boxes = whole.switches if whole.switches is not None else whole.ocs_switches
         change = f"{after.value / before.value - 1:+.1%}" + ("\ninferred" if after.inferred else "")
-        table.add_row(
-            escape(whole.book), f"{whole.gpus:,}", whole.label, f"{boxes:,}", ratio(before), ratio(after), change
-        )
-    return table
+        figures = map(_two_lines, (ratio(before), ratio(after), change))
+        cells.append([whole.book, f"{whole.gpus:,}", whole.label, f"{boxes:,}", *figures])
+    return Sheet(_columns(*headers, names=3), cells, names=3, title="What whole switches change in cost / EPS 2:1")
 
 
-def path_table(path: Path, ocs: str) -> Table:
+def path_table(path: Path, ocs: str) -> Sheet:
     """Where the light is lost."""
-    table = _figures("Path, per lane", "part", "loss, dB")
     names = {
         "connectors": f"{path.connectors} connectors x {path.connector_loss_db:g} dB",
         "fibre": f"{path.fibre_m:g} m of fibre x {path.fibre_loss_db_per_km:g} dB/km",
         "splices": f"{path.splices} splices x {path.splice_loss_db:g} dB",
         "ocs": ocs,
     }
-    for part, loss_db in path.parts_db.items():
-        if loss_db:
-            table.add_row(names[part], f"{loss_db:.2f}")
-    table.add_section()
-    table.add_row("path", f"{path.loss_db:.2f}")
-    return table
+    rows = [(names[part], f"{loss_db:.2f}") for part, loss_db in path.parts_db.items() if loss_db]
+    rows.append(("whole path", f"{path.loss_db:.2f}"))
+    return Sheet(_columns("part", "loss, dB"), rows, title="Path, per lane")
 
 
-def budget_table(budgets: Sequence[LinkBudget]) -> Table:
+def budget_table(budgets: Sequence[LinkBudget]) -> Sheet:
     """One column per optics."""
-    table = _figures("Link budget, per lane", "", *(budget.optics for budget in budgets))
     wanted = f"{budgets[0].wanted_margin_db:g} dB"
     lines: list[tuple[str, Callable[[LinkBudget], str]]] = [
         ("fibre pairs per 400G link", lambda each: str(each.fibre_pairs)),
@@ -188,15 +170,12 @@ def budget_table(budgets: Sequence[LinkBudget]) -> Table:
         (f"largest loss for {wanted} at any TDECQ, dB", lambda each: limit(each.largest_loss_at_worst_tdecq_db)),
         ("  with the MPI penalty", lambda each: limit(each.largest_loss_at_worst_tdecq_with_mpi_db)),
     ]
-    for name, cell in lines:
-        table.add_row(name, *map(cell, budgets))
-    return table
+    rows = [(name, *map(cell, budgets)) for name, cell in lines]
+    return Sheet(_columns("", *(budget.optics for budget in budgets)), rows, title="Link budget, per lane")
 
 
-def requirement_table(rows: Sequence[Requirement]) -> Table:
+def requirement_table(rows: Sequence[Requirement]) -> Sheet:
     """The requirements and who meets them."""
-    headers = ("requirement", "required", "of", "met", "how")
-    table = _figures("Requirements on the optical layer", *headers, text_columns=len(headers))
-    for row in rows:
-        table.add_row(row.requirement, f"{row.required:g} {row.unit}", row.subject, row.met, row.how)
-    return table
+    columns = [Column(header, "words") for header in ("requirement", "required", "of", "met", "how")]
+    cells = [(row.requirement, f"{row.required:g} {row.unit}", row.subject, row.met, row.how) for row in rows]
+    return Sheet(columns, cells, title="Requirements on the optical layer")

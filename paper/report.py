@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pandas as pd
-from rich import box
-from rich.table import Table
+from rich.text import Text
 
+from outputs.page import pages
+from outputs.sheet import Column, Sheet
 from paper.rows import Found, Row, Verdict
 from results.records.artifacts import write_json, write_text
 
@@ -38,28 +38,24 @@ class Line:
         return ("-" if not counts else "/".join(map(str, counts))) + missing
 
 
-def side_by_side(lines: Sequence[Line]) -> Table:
+def side_by_side(lines: Sequence[Line]) -> Sheet:
     """The table for the terminal."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("figure", no_wrap=True)
-    table.add_column("what", overflow="fold")
-    table.add_column("unit", no_wrap=True)
-    for heading in ("paper", "this project (± 95 %)"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("windows", no_wrap=True)
-    table.add_column("reproduces", no_wrap=True)
-    for line in lines:
-        row = line.row
-        table.add_row(
-            row.figure,
-            row.what,
-            _unit(row),
-            row.published.text,
-            line.found.text(row.places),
+    columns = [Column("figure", "name"), Column("what", "words"), Column("unit", "name")]
+    columns += [Column("paper"), Column("this project (± 95 %)")]
+    columns += [Column("windows", "name"), Column("reproduces", "name")]
+    rows = [
+        (
+            line.row.figure,
+            line.row.what,
+            _unit(line.row),
+            line.row.published.text,
+            line.found.text(line.row.places),
             line.windows,
-            f"[{_STYLES[line.verdict]}]{line.verdict}[/]",
+            Text(line.verdict, style=_STYLES[line.verdict]),
         )
-    return table
+        for line in lines
+    ]
+    return Sheet(columns, rows, names=2)
 
 
 def tally(lines: Sequence[Line]) -> str:
@@ -88,15 +84,12 @@ def write_artifacts(path: Path, lines: Sequence[Line], about: dict[str, Any]) ->
     )
     write_text(path / "paper.csv", frame.to_csv(index=False))
     write_json(path / "paper.json", {"schema": 1, **about, "rows": [_plain(line) for line in lines]})
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page = environment.get_template("paper.html.j2").render(
-        about=about, tally=tally(lines), rows=frame.to_dict("records"), points=[_points(line) for line in lines]
+    page = (
+        pages(TEMPLATES)
+        .get_template("paper.html.j2")
+        .render(
+            about=about, tally=tally(lines), rows=frame.to_dict("records"), points=[_points(line) for line in lines]
+        )
     )
     return write_text(path / "report.html", page)
 

@@ -8,8 +8,8 @@
 set -euo pipefail
 umask 022 # a .venv made under sudo must be readable by the checkout's owner
 export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
+unset "${!PYTHON@}" # of another Python
 export PYTHONNOUSERSITE=1
-unset PYTHONPATH PYTHONHOME
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 # shellcheck source=scripts/state.sh
@@ -27,12 +27,12 @@ finish() {
 trap finish EXIT
 trap 'echo "heliograph: set-up interrupted; run it again to finish it" >&2; exit 130' INT TERM HUP
 
-say() { echo "heliograph: $*" >&2; }
+say() { echo "heliograph: $*" >&2 || true; } # who cannot hear it is set up all the same
 
 step() { # what, remedy, command...
   local what=$1 remedy=$2 began=$EPOCHREALTIME status=0
   shift 2
-  printf 'heliograph: %s ...' "$what" >&2
+  printf 'heliograph: %s ...' "$what" >&2 || true
   # A function called as a condition runs without `set -e`; a subshell after `set +e` does not.
   set +e
   (
@@ -42,10 +42,10 @@ step() { # what, remedy, command...
   status=$?
   set -e
   local took_us=$((${EPOCHREALTIME/[.,]/} - ${began/[.,]/}))
-  printf ' %s (%d.%01d s)\n' "$([[ $status == 0 ]] && echo done || echo FAILED)" $((took_us / 1000000)) $((took_us / 100000 % 10)) >&2
+  printf ' %s (%d.%01d s)\n' "$([[ $status == 0 ]] && echo done || echo FAILED)" $((took_us / 1000000)) $((took_us / 100000 % 10)) >&2 || true
   if [[ $status != 0 ]]; then
     say "set-up failed at: $what (exit status $status). The end of its output:"
-    tail -n 25 "$output" | sed 's/^/    /' >&2
+    tail -n 25 "$output" | sed 's/^/    /' >&2 || true
     say "remedy: $remedy"
     exit 1
   fi
@@ -194,10 +194,13 @@ set_up_venv() {
   fi
 }
 
-stamp() { # file: written whole or not at all
-  fingerprint >"$1.new"
-  if [[ $(id -u) == 0 ]]; then chown --reference="$here" "$1.new"; fi
-  mv -f "$1.new" "$1"
+stamp() { # file: written whole or not at all, under a name that nobody can have laid a link at
+  local new
+  new=$(mktemp -- "$1.XXXXXXXX")
+  fingerprint >"$new"
+  chmod 644 "$new"
+  if [[ $(id -u) == 0 ]]; then chown --no-dereference --reference="$here" "$new"; fi
+  mv -fT "$new" "$1"
 }
 
 # --- in order, one set-up at a time --------------------------------------------------------------------------------------------------

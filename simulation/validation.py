@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rich.table import Table as RichTable
 
 from experiments.schema.spec import Experiment, Fabric, load
+from outputs.sheet import Column, Sheet
 from results.metrics.metrics import completed
 from results.metrics.residuals import residuals
 from results.records.artifacts import RunDirectory
@@ -171,30 +171,30 @@ def twin_of(document: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def residual_table(document: Mapping[str, Any]) -> RichTable:
+def residual_table(document: Mapping[str, Any]) -> Sheet:
     """Residuals for a terminal: one line per fabric and seed."""
-    table = RichTable(title="measured / twin", box=None, padding=(0, 1))
-    table.add_column("fabric")
-    for head in ("seed", "n", "mean, s", "twin, s", "ratio", "|res| p50", "p95", "max", "slower", "same decisions"):
-        table.add_column(head, justify="right")
-    table.add_column("sits in")
+    figures = ("seed", "n", "mean, s", "twin, s", "ratio", "|res| p50", "p95", "max", "slower", "same decisions")
+    columns = [Column("fabric", "name"), *map(Column, figures), Column("sits in", "name")]
+    rows: list[Sequence[str]] = []
     for run in document["runs"]:
         ttft = run["ttft"]
         if not ttft["n"]:
-            table.add_row(run["name"], str(run["seed"]), "0", *["-"] * 9)
+            rows.append((run["name"], str(run["seed"]), "0", *["-"] * 9))
             continue
         parts = {part: run["parts"][part]["mean_s"] or 0.0 for part in TTFT_PARTS}
         most = max(parts, key=lambda part: abs(parts[part]))
-        table.add_row(
-            run["name"],
-            str(run["seed"]),
-            str(ttft["n"]),
-            f"{ttft['mean_measured_s']:.4f}",
-            f"{ttft['mean_predicted_s']:.4f}",
-            f"{ttft['mean_ratio']:.3f}",
-            *(f"{100 * ttft[f'{key}_absolute_share']:.2f} %" for key in ("median", "p95", "max")),
-            f"{100 * ttft['slower_share']:.0f} %",
-            f"{100 * run['same_decisions_share']:.0f} %",
-            f"{most.removesuffix('_s')} {1e3 * parts[most]:+.2f} ms",
+        rows.append(
+            (
+                run["name"],
+                str(run["seed"]),
+                str(ttft["n"]),
+                f"{ttft['mean_measured_s']:.4f}",
+                f"{ttft['mean_predicted_s']:.4f}",
+                f"{ttft['mean_ratio']:.3f}",
+                *(f"{100 * ttft[f'{key}_absolute_share']:.2f} %" for key in ("median", "p95", "max")),
+                f"{100 * ttft['slower_share']:.0f} %",
+                f"{100 * run['same_decisions_share']:.0f} %",
+                f"{most.removesuffix('_s')} {1e3 * parts[most]:+.2f} ms",
+            )
         )
-    return table
+    return Sheet(columns, rows, title="measured / twin")

@@ -167,6 +167,8 @@ def _emulate(cell: Cell, experiment: Experiment, path: Path, sweep: str) -> dict
     """A run of the command line in a process of its own."""
     command = [
         sys.executable,
+        "-E",  # a worker of a cluster was started by hand, in whatever environment
+        "-s",
         str(ROOT / "cli.py"),
         "run",
         str(path / "cell.yaml"),

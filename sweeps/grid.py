@@ -17,7 +17,7 @@ from typing import Any
 from experiments.schema import rules
 from experiments.schema.source import read
 from experiments.schema.spec import Experiment, load
-from results.records.artifacts import ArtifactError, RunDirectory, write_bytes, write_json
+from results.records.artifacts import RunDirectory, make, usable, write_bytes, write_json
 from simulation.constants import Constants
 from sweeps.axes import Axis, Point, SweepError, overrides, points
 from sweeps.cell import Cell, CellResult, Keep, Substrate
@@ -95,7 +95,7 @@ class GridDirectory:
             directory = cls(RunDirectory.create(name, artifact_dir=artifact_dir).path)
             write_json(directory.path / "sweep.json", definition)
             return directory
-        directory = cls(artifact_dir.resolve())
+        directory = cls(usable(artifact_dir))
         try:
             found = json.loads((directory.path / "sweep.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -127,14 +127,14 @@ class GridDirectory:
     def keep(self, cell: Cell, result: CellResult) -> Outcome:
         """Write a cell down; `cell.json` comes last. Raises ArtifactError."""
         path = self._of(cell)
-        _make(path)
+        make(path)
         if result.files:
             with zipfile.ZipFile(io.BytesIO(result.files)) as archive:
                 for name in archive.namelist():
                     target = (path / name).resolve()
                     if path.resolve() not in target.parents:
                         raise SweepError(f"worker {result.worker} sent a file outside its cell: {name}")
-                    _make(target.parent)
+                    make(target.parent)
                     write_bytes(target, archive.read(name))
         about: dict[str, Any] = {
             "schema": 1,
@@ -152,10 +152,3 @@ class GridDirectory:
 
     def _of(self, cell: Cell) -> Path:
         return self.path / "cells" / cell.path
-
-
-def _make(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArtifactError(f"cannot make {path}: {error.strerror or error}") from error

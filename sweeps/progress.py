@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from outputs.terminal import Terminal
 from sweeps.cell import Cell
 
 
@@ -16,7 +16,7 @@ class GridProgress:
     """A context manager told of every cell. The estimate is the cells left over the rate so far, so it holds for cells
     of about one length. `clock` gives wall-clock seconds."""
 
-    def __init__(self, title: str, *, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, title: str, *, console: Terminal, clock: Callable[[], float] = time.monotonic) -> None:
         self._title, self._console, self._clock = title, console, clock
         self._total = self._done = self._before = self._failed = 0
         self._began_s = clock()
@@ -25,7 +25,11 @@ class GridProgress:
 
     def __enter__(self) -> GridProgress:
         if self._console.is_terminal:
-            columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[counts]}"))
+            columns = (
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                TextColumn("{task.fields[counts]}", markup=False),
+            )
             self._bar = Progress(*columns, console=self._console, transient=True)
             self._task = self._bar.add_task(self._title, total=None, counts="starting workers")
             self._bar.start()
@@ -72,7 +76,7 @@ class GridProgress:
             self._bar.update(self._task, completed=done, total=self._total, counts=self._counts())
 
     def _say(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._console.say(line)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
-from rich import box
-from rich.table import Table
 
+from outputs.sheet import Column, Sheet
 from sweeps.axes import Axis
 from sweeps.grid import Outcome
 from sweeps.intervals import Estimate, estimate
@@ -57,21 +56,23 @@ def rows_of(axes: Sequence[Axis], outcomes: Sequence[Outcome]) -> list[dict[str,
     return rows
 
 
-def grid_table(axes: Sequence[Axis], outcomes: Sequence[Outcome]) -> Table:
+def grid_table(axes: Sequence[Axis], outcomes: Sequence[Outcome]) -> Sheet:
     """The rows as a table for the terminal."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     last = [axis.key.rsplit(".", 1)[-1] for axis in axes]
-    for axis, name in zip(axes, last, strict=True):
-        table.add_column(name if last.count(name) == 1 else axis.key, no_wrap=True)
-    for heading in ("fabric", "windows"):
-        table.add_column(heading, no_wrap=True)
-    for name in FIGURES:
-        table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
-    table.add_column("verdict")
-    for row in rows_of(axes, outcomes):
-        figures = [text(row[name], share=name in _SHARES) for name in FIGURES]
-        table.add_row(*(value for _, value in row["point"]), row["fabric"], str(row["n"]), *figures, row["verdict"])
-    return table
+    names = [name if last.count(name) == 1 else axis.key for axis, name in zip(axes, last, strict=True)]
+    columns = [Column(name, "name") for name in (*names, "fabric")]
+    columns += [Column(heading) for heading in ("windows", *(name.replace("_", " ") for name in FIGURES))]
+    rows = [
+        (
+            *(value for _, value in row["point"]),
+            row["fabric"],
+            str(row["n"]),
+            *(text(row[name], share=name in _SHARES) for name in FIGURES),
+            row["verdict"],
+        )
+        for row in rows_of(axes, outcomes)
+    ]
+    return Sheet([*columns, Column("verdict", "name")], rows, names=len(axes) + 1)
 
 
 def text(value: Estimate | None, *, share: bool = False) -> str:

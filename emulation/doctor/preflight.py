@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Literal
 
 import psutil
-from rich.table import Table
+from rich.text import Text
 
 from emulation.doctor.kernel_probe import ProbeResult, module_available, probe_kernel, search_environment, which
+from outputs.sheet import Column, Sheet
 
 State = Literal["ok", "missing", "degraded"]
 
@@ -105,19 +106,17 @@ def choose_datapath() -> Literal["netdev", "system"]:
     return "system" if module_available("openvswitch", load=os.geteuid() == 0) else "netdev"
 
 
-def doctor_table(caps: Sequence[Capability]) -> Table:
+def doctor_table(caps: Sequence[Capability]) -> Sheet:
     """The capabilities as a table: what was found, why it matters, and the remedy for each that is not ok."""
-    table = Table(title="What this machine can do", title_justify="left")
-    table.add_column("capability", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    table.add_column("found", overflow="fold")
-    table.add_column("why it matters, or the remedy", overflow="fold")
+    columns = [Column("capability", "name"), Column("state", "name")]
+    columns += [Column("found", "words"), Column("why it matters, or the remedy", "words")]
+    rows = []
     for cap in caps:
         colour = {"ok": "green", "degraded": "yellow", "missing": "red" if cap.required else "yellow"}[cap.state]
         state = cap.state if cap.required or cap.state != "missing" else "missing (optional)"
         advice = cap.why_it_matters if cap.state == "ok" else f"{cap.why_it_matters}. Remedy: {cap.remedy}"
-        table.add_row(cap.name, f"[{colour}]{state}[/]", cap.value.replace("[", r"\["), advice.replace("[", r"\["))
-    return table
+        rows.append((cap.name, Text(state, style=colour), cap.value, advice))
+    return Sheet(columns, rows, title="What this machine can do")
 
 
 def _kernel_features(results: Mapping[str, ProbeResult]) -> list[Capability]:

@@ -22,6 +22,7 @@ from emulation.plan.fabric_plan import FabricPlan
 from emulation.probe.paths import ecmp_ports
 from emulation.run.controller_process import NORTHBOUND_PORT, ControllerProcess
 from emulation.run.fleet import Fleet
+from outputs.terminal import printable_lines
 from results.records.artifacts import write_bytes
 from topologies.cluster import Cluster
 
@@ -198,4 +199,7 @@ class Parts:
         for name in ("controller.jsonl", "controller.out", "agents.out"):
             source = self.scratch / name
             if source.is_file() and source.stat().st_size:
-                write_bytes(directory / name, source.read_bytes())
+                content = source.read_bytes()
+                if source.suffix == ".out":  # a plug-in may print anything, and a log is read on a terminal
+                    content = printable_lines(content.decode("utf-8", "surrogateescape")).encode()
+                write_bytes(directory / name, content)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import os
 from collections.abc import Iterator, Sequence
@@ -13,12 +12,13 @@ from pathlib import Path
 from types import TracebackType
 
 import yaml
-from rich.console import Console
 
 from emulation.linux.ledger import LeftBehind, RunLedger, clean, dead_runs
 from emulation.plan.fabric_plan import FabricPlan
 from emulation.run.fabric_run import FabricResult, FabricRun, RunFailed
 from experiments.schema.spec import Experiment, Fabric
+from outputs.files import why
+from outputs.terminal import Terminal
 from process.interrupts import Interrupted, interruptible, shielded
 from results.metrics.accounting import account_run, part_bytes_of, with_sizes
 from results.metrics.collisions import account_ecmp, with_collisions
@@ -42,7 +42,7 @@ def run_experiment(
     *,
     datapath: str,
     argv: Sequence[str],
-    console: Console,
+    console: Terminal,
     pcap: bool = False,
 ) -> Summary:
     """Run every fabric with every seed; `summary.json` is whole after each of them. `pcap`: capture and audit.
@@ -59,7 +59,7 @@ def run_experiment(
         ledger = RunLedger.open(run_id)
         closing.push(functools.partial(_close, ledger))
         for dead in dead_runs():
-            console.print(_cleaned(dead), highlight=False, markup=False, soft_wrap=True)
+            console.say(_cleaned(dead))
         run_directory.write_config(yaml.safe_load(experiment.dump()))
         record = provenance(
             argv=argv,
@@ -75,11 +75,11 @@ def run_experiment(
             arrivals = experiment.arrivals(seed)
             for report in arrivals.reports:
                 for line in report.lines():
-                    console.print(line, highlight=False, markup=False, soft_wrap=True)
+                    console.say(line)
             for fabric in experiment.fabrics:
                 account.begins()
                 plan = FabricPlan(experiment, fabric, seed, tuple(arrivals.requests), plugins)
-                with _without_room_failed(fabric), contextlib.ExitStack() as shield:
+                with _machine_failed(fabric), contextlib.ExitStack() as shield:
                     result = _run_fabric(plan, ledger, run_directory, datapath, console, shield, pcap)
                     account.ended(_summary(plan, result, arrivals.requests), result.failure)
                 if result.interrupted is not None:
@@ -161,14 +161,16 @@ def _close(
 
 
 @contextlib.contextmanager
-def _without_room_failed(fabric: Fabric) -> Iterator[None]:
-    """A disk that has filled up where no part of the run could be blamed for it is the run's end, no fault of ours."""
+def _machine_failed(fabric: Fabric) -> Iterator[None]:
+    """A disk that has filled up or can no longer be written, a folder that is gone, memory or descriptors that have run
+    out: where no part of the run could be blamed for it, it is the run's end and no fault of ours."""
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise RunFailed(f"fabric {fabric.name} ended early: {error}; make room there") from error
+        where = f"{error.filename}: " if error.filename is not None else ""
+        raise RunFailed(f"fabric {fabric.name} ended early: {where}{why(error)}") from error
+    except MemoryError as error:
+        raise RunFailed(f"fabric {fabric.name} ended early: there is not enough memory; free some") from error
 
 
 def _run_fabric(
@@ -176,7 +178,7 @@ def _run_fabric(
     ledger: RunLedger,
     run_directory: RunDirectory,
     datapath: str,
-    console: Console,
+    console: Terminal,
     shield: contextlib.ExitStack,
     pcap: bool,
 ) -> FabricResult:
@@ -202,7 +204,7 @@ def _run_fabric(
     run_directory.write_table(name, seed, "circuits", frames.circuits)
     run_directory.write_fidelity(name, seed, result.fidelity | {"timings_s": result.timings_s})
     timings = ", ".join(f"{step} {seconds:.1f} s" for step, seconds in result.timings_s.items())
-    console.print(f"{title}: {result.fidelity['verdict']} ({timings})", highlight=False, markup=False, soft_wrap=True)
+    console.say(f"{title}: {result.fidelity['verdict']} ({timings})")
     return result
 
 

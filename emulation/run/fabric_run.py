@@ -34,6 +34,7 @@ from emulation.run.conclusion import FabricResult, Seen, collect
 from emulation.run.controller_process import ControllerError
 from emulation.run.fleet import FleetError, Message
 from emulation.run.observation import Observation
+from outputs.files import make_directory
 from process.interrupts import Interrupted, shielded
 
 __all__ = ["FabricResult", "FabricRun", "RunFailed"]
@@ -163,7 +164,7 @@ class FabricRun:
         fleet, controller = parts.fleet, parts.controller
         if self.pcap:
             directory = self.keep_logs / "pcap"
-            directory.mkdir(exist_ok=True)
+            make_directory(directory, exist_ok=True)
             parts.captures = Captures(directory)
             parts.captures.start(parts.testbed, parts.cluster, self.plan.fabric.kind, self.ledger)
         t0_s = time.monotonic() + COUNTDOWN_S

@@ -24,6 +24,8 @@ from pydantic import ValidationError
 
 from inputs import plugin_file
 from inputs.plugin_file import PluginError
+from outputs.files import make_directory, why, write_whole
+from outputs.place import refusal
 from results.records.schema import TABLES, Table
 from results.records.summary import RunSummary, Summary
 
@@ -38,21 +40,39 @@ class ArtifactError(Exception):
 
 
 def write_bytes(path: Path, content: bytes) -> Path:
-    """Write a file atomically: readers see the old content or the new, never a part.
-
-    Raises ArtifactError if it cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """`write_whole`, which raises ArtifactError where it cannot."""
     try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
+        write_whole(path, content)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise ArtifactError(f"cannot write {path}: {error.strerror or error}") from error
-    except BaseException:  # an interrupt leaves no half file either
-        temporary.unlink(missing_ok=True)
-        raise
+        raise ArtifactError(f"cannot write {path}: {why(error)}") from error
     return path
+
+
+def make(path: Path) -> Path:
+    """Make a directory of artifacts, and those above it that are missing. Raises ArtifactError."""
+    try:
+        make_directory(path, exist_ok=True)
+    except OSError as error:
+        raise ArtifactError(f"cannot make {path}: {why(error)}") from error
+    return path
+
+
+def usable(path: Path) -> Path:
+    """`path` without links and relative steps. Raises ArtifactError where no results may lie there: its name is no
+    text, which a report could not show, or somebody else could change what root writes."""
+    real = Path(os.path.realpath(path))
+    if not str(real).isprintable():
+        raise ArtifactError(
+            f"{real} cannot be used for results: its name has control characters or bytes that are not UTF-8, which no "
+            "report could show; choose another --artifact-dir"
+        )
+    try:
+        reason = refusal(path, ours_alone=True)
+    except OSError as error:
+        reason = why(error)
+    if reason:
+        raise ArtifactError(f"{path} cannot be used for results: {reason} (--artifact-dir)")
+    return real
 
 
 def write_text(path: Path, text: str) -> Path:
@@ -98,30 +118,26 @@ class RunDirectory:
         """
         _check_name(name)
         if artifact_dir is not None:
-            path = artifact_dir.resolve()
+            path = usable(artifact_dir)
             try:
-                path.mkdir(parents=True, exist_ok=True)
+                make_directory(path, exist_ok=True)
                 if held := sorted(entry.name for entry in path.iterdir()):
                     raise ArtifactError(
                         f"{path} is not empty (it holds {', '.join(held[:3])}{', ...' if len(held) > 3 else ''}): "
                         "results are never mixed; name a new directory, or move the old one away"
                     )
             except OSError as error:
-                raise ArtifactError(
-                    f"cannot use {path} for results: {error.strerror or error}; choose another --artifact-dir"
-                ) from error
+                raise ArtifactError(f"cannot use {path} for results: {why(error)} (--artifact-dir)") from error
             return cls(_writable(path))
         stamp = (now or datetime.now(timezone.utc)).astimezone(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
         for attempt in range(1, 100):
-            path = runs / (f"{stamp}-{name}" if attempt == 1 else f"{stamp}-{name}-{attempt}")
+            path = usable(runs / (f"{stamp}-{name}" if attempt == 1 else f"{stamp}-{name}-{attempt}"))
             try:
-                path.mkdir(parents=True)
+                make_directory(path)
             except FileExistsError:
                 continue
             except OSError as error:
-                raise ArtifactError(
-                    f"cannot make {path}: {error.strerror or error}; choose another place with --artifact-dir"
-                ) from error
+                raise ArtifactError(f"cannot make {path}: {why(error)} (--artifact-dir)") from error
             return cls(_writable(path))
         raise ArtifactError(f"{runs} holds 99 runs of {stamp}-{name} already; choose another place with --artifact-dir")
 
@@ -141,12 +157,7 @@ class RunDirectory:
     def fabric_path(self, name: str, seed: int) -> Path:
         """``<fabric>/seed<N>``, made if need be."""
         _check_name(name)
-        path = self.path / name / f"seed{seed}"
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ArtifactError(f"cannot make {path}: {error.strerror or error}") from error
-        return path
+        return make(self.path / name / f"seed{seed}")
 
     def write_table(self, name: str, seed: int, table: str, frame: pd.DataFrame) -> Path:
         """Write ``requests``, ``transfers``, ``circuits`` or ``links`` of one fabric and seed."""

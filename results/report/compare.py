@@ -12,11 +12,11 @@ from pathlib import Path
 from string import ascii_uppercase
 
 import pandas as pd
-from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
+from inputs.errors import printable
+from outputs.sheet import Column, Sheet
 from results.metrics.metrics import measured
 from results.records.artifacts import ArtifactError, RunDirectory
 from results.records.schema import TTFT_PARTS
@@ -126,47 +126,33 @@ def compare(dir_a: Path, *others: Path, allow_different_arrivals: bool = False) 
         cells.append([shown, metric, *_cells(row)])
         previous = (name, seed)
     letters = ascii_uppercase[: len(directories)]
-    titles = [f"{letter} = {directory}" for letter, directory in zip(letters, directories, strict=True)]
+    titles = [Text(printable(f"{letter} = {path}")) for letter, path in zip(letters, directories, strict=True)]
     lines = []
     for letter, own in zip(letters, keys, strict=True):
         if only := own - shared:
-            lines.append(Text(f"only in {letter}: {_names(sorted(only))}"))
+            lines.append(Text(printable(f"only in {letter}: {_names(sorted(only))}")))
     for letter, runs in zip(letters, summaries, strict=True):
         lines += [
-            Text(f"{letter} {run.name}: {run.verdict}: {'; '.join(run.reasons) or 'no reason given'}", style="yellow")
+            Text(printable(f"{letter} {run.name}: {run.verdict}: {_reasons(run)}"), style="yellow")
             for run in runs
             if run.verdict != "valid" and (run.name, run.seed) in shared
         ]
     if allow_different_arrivals:
         lines.append(Text("The arrivals were not compared: a difference need not be the fabric's.", style="yellow"))
-    return Group(*map(Text, titles), _Table(letters, cells), *lines)
+    return Group(*titles, _sheet(letters, cells), *lines)
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """Values and differences in one table, or in two where one is too wide, so that no number is ever cut."""
-
-    letters: str
-    rows: Sequence[Sequence[str]]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        changes = [header for letter in self.letters[1:] for header in (f"{letter} - A", "relative")]
-        headers = ["fabric", "metric", *self.letters, *changes]
-        whole = self._table(headers, range(len(headers)))
-        if console.measure(whole, options=options.update_width(10_000)).maximum <= options.max_width:
-            yield whole
-        else:
-            values = 2 + len(self.letters)
-            yield self._table(headers, range(values))
-            yield self._table(headers, [0, 1, *range(values, len(headers))])
-
-    def _table(self, headers: Sequence[str], columns: Sequence[int]) -> Table:
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for column in columns:
-            table.add_column(headers[column], justify="left" if column < 2 else "right", no_wrap=True)
-        for row in self.rows:
-            table.add_row(*(Text(row[column]) for column in columns))
-        return table
+def _sheet(letters: str, cells: Sequence[Sequence[str]]) -> Sheet:
+    """Values and differences in one table, or in two where one is too wide."""
+    changes = [header for letter in letters[1:] for header in (f"{letter} - A", "relative")]
+    headers = ["fabric", "metric", *letters, *changes]
+    every, values = range(len(headers)), range(2 + len(letters))
+    return Sheet(
+        [Column(header, "figure" if number > 1 else "name") for number, header in enumerate(headers)],
+        cells,
+        names=2,
+        layouts=([every], [values, [0, 1, *every[len(values) :]]]),
+    )
 
 
 def _arrivals(run: RunDirectory, name: str, seed: int) -> pd.DataFrame:
@@ -209,6 +195,10 @@ def _text(value: float | None, unit: str, sign: str = "") -> str:
     if unit == "ms":
         return f"{value * 1e3:{sign}.1f} ms"
     return f"{value:{sign}.3f} s" if unit == "s" else f"{value:{sign}.0f}"
+
+
+def _reasons(run: RunSummary) -> str:
+    return "; ".join(run.reasons) or "no reason given"
 
 
 def _names(keys: Iterable[tuple[str, int]]) -> str:

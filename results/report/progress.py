@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from outputs.terminal import Terminal
 
 PLAIN_LINE_EVERY_S = 5.0
 
@@ -20,10 +21,10 @@ class ProgressView:
     """
 
     def __init__(
-        self, title: str, *, console: Console | None = None, clock: Callable[[], float] = time.monotonic
+        self, title: str, *, console: Terminal | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.title = title
-        self._console = console or Console()
+        self._console = console or Terminal()
         self._clock = clock
         self._next_line_s = float("-inf")
         self._line: str | None = None
@@ -76,7 +77,7 @@ class ProgressView:
 
     def _print_line(self) -> None:
         if self._line is not None:
-            self._console.print(self._line, markup=False, highlight=False, soft_wrap=True)
+            self._console.say(self._line)
             self._console.file.flush()
             self._line = None
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import plotly.graph_objects as go
 import yaml
 from plotly.offline import get_plotlyjs
 
+from outputs.page import pages
 from results.records.artifacts import ArtifactError, RunDirectory, write_text
 from results.records.schema import TTFT_PARTS
 from results.records.summary import RunSummary
@@ -42,39 +42,36 @@ def write_report(run_dir: Path) -> Path:
             )
         requests.append(frame)
     config = run.document("config.yaml")
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page = environment.get_template("report.html.j2").render(
-        title=config.get("name") or run.path.name,
-        directory=run.path.name,
-        substrates=sorted({entry.substrate for entry in runs}),
-        verdicts=[(label(entry, runs), entry.verdict) for entry in runs],
-        comparisons=comparisons(summary),
-        remarks=remarks(summary),
-        rows=[_row(entry, runs) for entry in runs],
-        columns=COLUMNS,
-        move_columns=MOVE_COLUMNS,
-        moves=[move_row(entry, runs) for entry in runs],
-        port_columns=PORT_COLUMNS,
-        ports=port_rows(runs),
-        part_names=[PART_NAMES[part] for part in TTFT_PARTS],
-        parts=[(label(entry, runs), *_parts(entry)) for entry in runs],
-        cdf=_html(figures.ttft_cdf(runs, requests), "cdf"),
-        stacked=_html(figures.mean_parts(runs), "parts"),
-        circuits=_circuit_sections(run, runs),
-        view_s=figures.CIRCUITS_VIEW_S,
-        fidelity=_fidelity(run, runs),
-        measure_columns=MEASURE_COLUMNS,
-        unscaled_columns=UNSCALED_COLUMNS,
-        definitions=definitions(config),
-        provenance=_provenance_rows(run.document("provenance.json")),
-        config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True) if config else "",
-        plotly=get_plotlyjs(),
+    page = (
+        pages(TEMPLATES)
+        .get_template("report.html.j2")
+        .render(
+            title=config.get("name") or run.path.name,
+            directory=run.path.name,
+            substrates=sorted({entry.substrate for entry in runs}),
+            verdicts=[(label(entry, runs), entry.verdict) for entry in runs],
+            comparisons=comparisons(summary),
+            remarks=remarks(summary),
+            rows=[_row(entry, runs) for entry in runs],
+            columns=COLUMNS,
+            move_columns=MOVE_COLUMNS,
+            moves=[move_row(entry, runs) for entry in runs],
+            port_columns=PORT_COLUMNS,
+            ports=port_rows(runs),
+            part_names=[PART_NAMES[part] for part in TTFT_PARTS],
+            parts=[(label(entry, runs), *_parts(entry)) for entry in runs],
+            cdf=_html(figures.ttft_cdf(runs, requests), "cdf"),
+            stacked=_html(figures.mean_parts(runs), "parts"),
+            circuits=_circuit_sections(run, runs),
+            view_s=figures.CIRCUITS_VIEW_S,
+            fidelity=_fidelity(run, runs),
+            measure_columns=MEASURE_COLUMNS,
+            unscaled_columns=UNSCALED_COLUMNS,
+            definitions=definitions(config),
+            provenance=_provenance_rows(run.document("provenance.json")),
+            config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True) if config else "",
+            plotly=get_plotlyjs(),
+        )
     )
     return write_text(run.path / "report.html", page)
 

@@ -4,14 +4,15 @@ differs, then what to be wary of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
-from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.table import Table
 from rich.text import Text
 
+from inputs.errors import printable
+from outputs.sheet import Cell, Column, Sheet
+from outputs.terminal import Terminal
 from results.metrics.collisions import collision_line
 from results.metrics.hash_seeds import hash_spreads
 from results.records.schema import TTFT_PARTS
@@ -158,56 +159,33 @@ def remarks(summary: Mapping[str, Any] | Summary) -> list[str]:
 
 
 class SummaryTable:
-    """The table and its remarks for a rich console; two tables where one is too wide, so that no number is ever cut."""
+    """The table and its remarks for a console; in parts or stacked where it is too wide, so that no number is cut."""
 
     def __init__(self, summary: Summary) -> None:
         self.summary = summary
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        whole = self._table(HEADERS)
-        if console.measure(whole, options=options.update_width(10_000)).maximum <= options.max_width:
-            yield whole
-        else:
-            yield self._table(("fabric", *HEADERS[4:11]))
-            yield self._table(("fabric", *HEADERS[1:4], "verdict"))
-        if parts := part_rows(self.summary.runs):
-            yield from self._parts(parts, console, options)
+        runs = self.summary.runs
+        rows: list[list[Cell]] = [
+            [*row(run, runs)[:-1], Text(run.verdict, style=_VERDICT_STYLE[run.verdict])] for run in runs
+        ]
+        # what happened to the requests may stand apart from how long they took
+        apart = [[0, *range(4, 11)], [0, *range(1, 4), 11]]
+        yield Sheet(_columns(HEADERS), rows, layouts=([range(len(HEADERS))], apart))
+        if parts := part_rows(runs):
+            every = range(len(PART_HEADERS))
+            yield Sheet(_columns(PART_HEADERS), parts, layouts=([every], [every[:-2]]))
         for sentence in comparisons(self.summary):
-            yield Text(sentence, style="bold")
+            yield Text(printable(sentence), style="bold")
         for remark in remarks(self.summary):
-            yield Text(remark)
-
-    @staticmethod
-    def _parts(rows: Sequence[Sequence[str]], console: Console, options: ConsoleOptions) -> Iterator[Table]:
-        """Where the time goes; without what the circuits did where there is no room for it."""
-        for columns in (len(PART_HEADERS), len(PART_HEADERS) - 2):
-            table = _empty_table(PART_HEADERS[:columns])
-            for cells in rows:
-                table.add_row(*map(Text, cells[:columns]))
-            if console.measure(table, options=options.update_width(10_000)).maximum <= options.max_width:
-                break
-        yield table
-
-    def _table(self, headers: Sequence[str]) -> Table:
-        table = _empty_table(headers)
-        for run in self.summary.runs:
-            cells = dict(zip(HEADERS, row(run, self.summary.runs), strict=True))
-            style = _VERDICT_STYLE[run.verdict]
-            table.add_row(*(Text(cells[header], style=style if header == "verdict" else "") for header in headers))
-        return table
+            yield Text(printable(remark))
 
 
-def _empty_table(headers: Sequence[str]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for number, header in enumerate(headers):
-        if number == 0:
-            table.add_column(header, overflow="fold", vertical="bottom")
-        else:
-            # Words of a header may stand on lines of their own, figures may not.
-            table.add_column(
-                "\n".join(header.split()), justify="left" if header == "verdict" else "right", no_wrap=True
-            )
-    return table
+def _columns(headers: Sequence[str]) -> list[Column]:
+    """The first of names. Words of a header may stand on lines of their own, figures may not."""
+    first, *others = headers
+    kinds = {"verdict": "name"}
+    return [Column(first, "name"), *(Column("\n".join(each.split()), kinds.get(each, "figure")) for each in others)]
 
 
 def summary_table(summary: Mapping[str, Any] | Summary) -> RenderableType:
@@ -221,7 +199,7 @@ def summary_text(summary: Mapping[str, Any] | Summary) -> str:
     lines = _aligned([list(HEADERS), *(row(run, runs) for run in runs)])
     if parts := part_rows(runs):
         lines += _aligned([list(PART_HEADERS), *parts])
-    return "\n".join([*lines, *comparisons(summary), *remarks(summary)]) + "\n"
+    return "".join(f"{printable(line)}\n" for line in [*lines, *comparisons(summary), *remarks(summary)])
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -238,7 +216,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def print_summary(summary: Mapping[str, Any] | Summary, file: TextIO | None = None) -> None:
     """Print the table: rich on a terminal, plain text (which a pipe or a log keeps whole) elsewhere."""
-    console = Console(file=file)
+    console = Terminal(file=file)
     if console.is_terminal:
         console.print(summary_table(summary))
     else:

@@ -10,5 +10,13 @@ if [[ -s /tmp/heliograph-ca.pem ]]; then
   export PIP_CERT=$bundle SSL_CERT_FILE=$bundle
 fi
 
+# The folder that the host shares has the host's owners: root of this machine may write there all the same (outputs/place.py).
+shared=$(readlink -f "$checkout/results/runs" || true)
+if [[ -n $shared ]] && mountpoint -q "$shared"; then
+  install -d -m 755 /etc/heliograph
+  printf '%s\n' "$shared" >/etc/heliograph/shares
+  chmod 644 /etc/heliograph/shares
+fi
+
 cd "$checkout"
 exec ./heliograph setup

@@ -28,7 +28,7 @@ sys.path.insert(0, os.getcwd())
 import plotly.graph_objects  # noqa: F401
 import rich.console  # noqa: F401
 
-import cli
+import cli  # noqa: F401
 import commands.packets  # noqa: F401
 import emulation.doctor.preflight
 import emulation.linux.ledger
@@ -36,6 +36,7 @@ import emulation.run.experiment_run
 import results.report.report
 import results.report.table  # noqa: F401
 import simulation.validation  # noqa: F401
+from commands.entry import enter
 
 POLL_S = 0.01
 _PR_SET_PDEATHSIG = 1
@@ -92,4 +93,4 @@ def become(arguments: list[str], output: Path, base: Path, server: int) -> None:
 if __name__ == "__main__":
     say({"ready": os.getpid()})
     serve()
-    cli.main()
+    sys.exit(enter())

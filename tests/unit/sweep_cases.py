@@ -6,8 +6,7 @@ import io
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
+from outputs.terminal import Terminal
 from sweeps.cell import Cell
 from sweeps.progress import GridProgress
 
@@ -37,4 +36,4 @@ def of_any_version(cells: list[Cell]) -> list[Cell]:
 
 
 def quiet() -> GridProgress:
-    return GridProgress("sweep", console=Console(file=io.StringIO()))
+    return GridProgress("sweep", console=Terminal(file=io.StringIO()))

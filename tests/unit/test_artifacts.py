@@ -81,7 +81,7 @@ def test_a_write_that_dies_leaves_the_old_content_and_no_litter(tmp_path, monkey
     def die(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(artifacts.Path, "replace", die)
+    monkeypatch.setattr(os, "replace", die)
     with pytest.raises(ArtifactError, match="No space left on device"):
         artifacts.write_json(path, {"a": 2})
     assert json.loads(path.read_text()) == {"a": 1}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from rich.console import Console
 
+from outputs.terminal import Terminal
 from results.metrics.metrics import summarise
 from results.records.artifacts import ArtifactError, RunDirectory
 from results.records.schema import REQUESTS
@@ -43,7 +43,7 @@ def write_run(
 
 
 def printed(renderable, width=160):
-    console = Console(width=width)
+    console = Terminal(width=width)
     with console.capture() as capture:
         console.print(renderable)
     return capture.get()

@@ -64,15 +64,14 @@ def test_cost_says_inferred_with_the_bounds_for_book_b_and_not_for_book_a():
 
 
 def test_nothing_is_cut_or_broken_on_a_terminal_of_80_columns():
-    from rich.console import Console
-
     from economics import tables
     from economics.cost import Basis, cost_rows, default_fabrics
     from economics.price_book import load
+    from outputs.terminal import Terminal
 
     book = load("B")
     rows, per_port = (cost_rows(default_fabrics(), [3072], [book], Basis(whole)) for whole in (True, False))
-    console = Console(width=80, record=True, file=io.StringIO())
+    console = Terminal(width=80, record=True, file=io.StringIO())
     console.print(tables.cost_table(book, rows))
     console.print(tables.change_table(rows, per_port))
     text = console.export_text()

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from emulation.doctor import kernel_probe, preflight
 from emulation.doctor.kernel_probe import ProbeResult, parse_probe
 from emulation.doctor.preflight import Capability, can_run, doctor_table
+from outputs.terminal import Terminal
 
 
 def capability(**changes: object) -> Capability:
@@ -28,7 +28,7 @@ def capability(**changes: object) -> Capability:
 
 
 def shown(caps: Sequence[Capability]) -> str:
-    console = Console(width=200, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    console = Terminal(width=200, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(doctor_table(caps))
     return console.export_text()
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import io
 
-from rich.console import Console
-
+from outputs.terminal import Terminal
 from results.report.progress import ProgressView
 
 
 def plain_lines(moments_s):
     """What is printed where output is no terminal, given an update at each of these wall-clock moments."""
     file, now_s = io.StringIO(), [0.0]
-    with ProgressView("eps", console=Console(file=file, width=40), clock=lambda: now_s[0]) as view:
+    with ProgressView("eps", console=Terminal(file=file, width=40), clock=lambda: now_s[0]) as view:
         for number, moment_s in enumerate(moments_s):
             now_s[0] = moment_s
             view.update(number, number, 0, 1, 2, moment_s, 60)
@@ -33,7 +32,7 @@ def test_nothing_is_printed_of_a_run_that_never_reported():
 
 
 def test_a_terminal_gets_a_bar_that_is_gone_afterwards():
-    console = Console(file=io.StringIO(), force_terminal=True, width=120, _environ={"TERM": "xterm"})
+    console = Terminal(file=io.StringIO(), force_terminal=True, width=120, _environ={"TERM": "xterm"})
     with ProgressView("eps", console=console) as view:
         view.update(10, 8, 1, 1, 1, 70.0, 60.0)
         shown = console.file.getvalue()
@@ -44,6 +43,6 @@ def test_a_terminal_gets_a_bar_that_is_gone_afterwards():
 
 def test_a_step_is_said_when_it_begins():
     file = io.StringIO()
-    with ProgressView("eps", console=Console(file=file, width=40)) as view:
+    with ProgressView("eps", console=Terminal(file=file, width=40)) as view:
         view.step("build")
         assert "build" in file.getvalue()

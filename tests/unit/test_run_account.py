@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import signal
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 
 from emulation.run import fabric_run
 from emulation.run.components import PartsFailed
-from emulation.run.experiment_run import UNDER_WAY, _Account
+from emulation.run.experiment_run import UNDER_WAY, _Account, _machine_failed
 from emulation.run.fabric_run import RunFailed
 from experiments.schema.spec import load
 from process.interrupts import Interrupted, interruptible
@@ -131,3 +133,25 @@ def test_a_signal_while_a_failure_is_explained_waits_for_the_artifacts(
     with interruptible(), pytest.raises(Interrupted):
         until_written()
     assert written == ["the controller died"]
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EROFS, "mount it for writing"),
+        (errno.ENOSPC, "make room there"),
+        (errno.ENOENT, "its folder is gone"),
+        (errno.EIO, "the disk fails"),
+        (errno.ENOMEM, "free some memory"),
+        (errno.EMFILE, "raise the limit"),
+    ],
+)
+def test_a_machine_that_fails_under_a_run_ends_it_with_the_place_and_the_remedy(number: int, remedy: str) -> None:
+    [fabric] = load(DEMO).fabrics[:1]
+    with (
+        pytest.raises(RunFailed, match=rf"{fabric.name} ended early: /x: {os.strerror(number)}; {remedy}"),
+        _machine_failed(fabric),
+    ):
+        raise OSError(number, os.strerror(number), "/x")
+    with pytest.raises(RunFailed, match="ended early: there is not enough memory"), _machine_failed(fabric):
+        raise MemoryError

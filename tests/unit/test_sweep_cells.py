@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import typer
 import yaml
-from rich.console import Console
 from sweep_cases import DEFINITION, SPEC, of_any_version
 
 from commands.sweep import compute
 from experiments.schema.spec import load
 from inputs.plugin_file import file_of
+from outputs.terminal import Terminal
 from results.records.artifacts import ArtifactError
 from sweeps.axes import SweepError, parse_axes
 from sweeps.cell import CellError, run_cell
@@ -149,7 +149,7 @@ def test_a_disk_that_takes_no_more_ends_a_grid_and_says_how_to_go_on(spec, tmp_p
     with pytest.raises(ArtifactError, match="cannot make"):
         directory.keep(cells[0], run_cell(cells[0]))
     with pytest.raises(typer.Exit) as ended:
-        compute(cells, directory, Console(file=io.StringIO()), "sweep", workers=1)
+        compute(cells, directory, Terminal(file=io.StringIO()), "sweep", workers=1)
     assert ended.value.exit_code == 1
     said = capsys.readouterr().err
     assert "cannot make" in said
@@ -169,7 +169,7 @@ def test_estimates_are_student_s_and_one_window_says_nothing_of_the_spread():
 
 def test_the_time_left_follows_from_the_rate_so_far(spec):
     now_s = [0.0]
-    progress = GridProgress("sweep", console=Console(file=io.StringIO()), clock=lambda: now_s[0])
+    progress = GridProgress("sweep", console=Terminal(file=io.StringIO()), clock=lambda: now_s[0])
     cells = cells_of(spec, [])
     with progress:
         progress.start(10, 4)

@@ -19,9 +19,9 @@ from pathlib import Path
 import psutil
 import pytest
 from distributed import Client
-from rich.console import Console
 from sweep_cases import DEFINITION, ROOT, of_any_version, quiet
 
+from outputs.terminal import Terminal
 from sweeps import emulated
 from sweeps import workers as sweep_workers
 from sweeps.axes import SweepError, parse_axes
@@ -87,7 +87,7 @@ def test_a_worker_that_dies_loses_no_finished_cell_and_the_result_is_that_of_no_
         assert listening(mine) <= {"127.0.0.1"}
         scratch = scratch_folders(client)
         assert {path.stat().st_mode & 0o777 for path in scratch} == {0o700}
-        done = execute(cells, directory, client, Killer("sweep", console=Console(file=io.StringIO())))
+        done = execute(cells, directory, client, Killer("sweep", console=Terminal(file=io.StringIO())))
     assert not any(path.exists() for path in scratch)
     assert done.failures == {}
     assert killed

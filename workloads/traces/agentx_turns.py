@@ -17,16 +17,14 @@ from workloads.traces import values
 from workloads.traces.reading import Format
 from workloads.traces.session_rows import by_session, from_first
 from workloads.traces.sniff import csv_columns
-from workloads.traces.text import table_without_arrivals
+from workloads.traces.text import table
 from workloads.traces.trace import Entry, TraceError
 
 _COLUMNS: Final = ("trace", "t_s", "in_tokens", "out_tokens", "cached_tokens", "new_tokens")
 
 
 def _rows(path: Path) -> Iterator[Entry]:
-    convert = "AgentX has none, so convert the file to a format that has"
-    rows = table_without_arrivals(path, _COLUMNS, ("agent_t0_s",), arrivals=convert)
-    for line, (trace, stamp, in_, out, cached, new, start) in rows:
+    for line, (trace, stamp, in_, out, cached, new, start) in table(path, _COLUMNS, ("agent_t0_s",)):
         time = values.time_cell(stamp, "t_s", "seconds", path, line)
         if start.strip():
             time += values.time_cell(start, "agent_t0_s", "seconds", path, line)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -88,30 +87,3 @@ def table(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -> I
     """`csv_file.table` of a trace. Raises TraceError."""
     with as_trace():
         yield from csv_file.table(path, columns, optional)
-
-
-def table_without_arrivals(
-    path: Path, columns: Sequence[str], optional: Sequence[str] = (), *, arrivals: str
-) -> Iterator[tuple[int, list[str]]]:
-    """`table` of a layout that knows no arrivals. Raises TraceError where a column of the file looks like them, since
-    drawn ones would replace it; `arrivals`: what to do with a trace that has them."""
-    with as_trace():
-        file = csv_file.CsvFile(path)
-        used = {column.casefold() for column in (*columns, *optional)}
-        if found := [name for name in file.names if name.casefold() not in used and _ARRIVAL.search(name)]:
-            raise TraceError(
-                path,
-                file.line,
-                f"the column {found[0]!r} looks like arrival times, which would be replaced by drawn ones: {arrivals}, "
-                "or remove it to have them drawn",
-            )
-        yield from file.cells(columns, optional)
-
-
-#: Names of a column that says when a request came, in the traces and tools of the field.
-_ARRIVAL: Final = re.compile(
-    r"arriv|time_?stamp|requested?[ _]at$"
-    r"|(start|submit|submission|send|sent|issue|created?|enqueued?)[ _]?(time|at|ts)([ _](s|ms|us|ns))?$"
-    r"|^(time|times|date|datetime|ts|at|start|started)([ _](s|ms|us|ns|sec|seconds))?$",
-    re.IGNORECASE,
-)

@@ -20,7 +20,7 @@ from workloads.traces import values
 from workloads.traces.reading import Format
 from workloads.traces.session_rows import by_session, from_first
 from workloads.traces.sniff import csv_columns
-from workloads.traces.text import table, table_without_arrivals
+from workloads.traces.text import table
 from workloads.traces.trace import Entry, TraceError
 
 #: Median decode rate of TraceLab's rounds (published aggregates: median_decode_tok_s).
@@ -30,14 +30,9 @@ _COLUMNS: Final = ("session_id", "round_idx", "prefix_len", "input_len", "output
 
 def _rounds(path: Path, *, arrivals: bool) -> Iterator[Entry]:
     """Rounds with absolute times in ms where sessions have arrival times, else from the session's start."""
-    rename = "name it arrival_time, as TraceLab does, in ms"
-    rows = (
-        table(path, (*_COLUMNS, "arrival_time"))
-        if arrivals
-        else table_without_arrivals(path, _COLUMNS, arrivals=rename)
-    )
+    columns = (*_COLUMNS, "arrival_time") if arrivals else _COLUMNS
     session, at_ms, arrival_ms, last_round = "", 0.0, 0.0, -1
-    for line, cells in rows:
+    for line, cells in table(path, columns):
         name = values.name(cells[0], "session_id", path, line)
         round_ = values.token_cell(cells[1], "round_idx", path, line, least=0)
         start_ms = float(values.time_cell(cells[6], "arrival_time", "ms", path, line)) if arrivals else 0.0

@@ -4,8 +4,7 @@
     0.042,1021,44
 
 Vidur also has traces of lengths alone, without `arrived_at`: each of their rows is a session of one call, whose
-arrival is synthesised. A column of another name that looks like arrivals is refused by name, for its unit is not
-known and drawn arrivals would replace it.
+arrival is synthesised.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Final
 from workloads.traces import values
 from workloads.traces.reading import Format
 from workloads.traces.sniff import csv_columns
-from workloads.traces.text import table, table_without_arrivals
+from workloads.traces.text import table
 from workloads.traces.trace import Entry
 
 _LENGTHS: Final = ("num_prefill_tokens", "num_decode_tokens")
@@ -32,8 +31,7 @@ def entries(path: Path) -> Iterator[Entry]:
 
 
 def lengths(path: Path) -> Iterator[Entry]:
-    rename = "name it arrived_at, as Vidur does, in seconds"
-    for line, (prefill, decode) in table_without_arrivals(path, _LENGTHS, arrivals=rename):
+    for line, (prefill, decode) in table(path, _LENGTHS):
         input_tokens = values.token_cell(prefill, "num_prefill_tokens", path, line)
         output_tokens = values.token_cell(decode, "num_decode_tokens", path, line, least=0)
         yield Entry(line, 0, input_tokens, output_tokens, session=f"row{line}")
