@@ -172,25 +172,27 @@ def check_arrivals(path: Path, cells: list[Cell]) -> None:
     nothing they depend on; of further seeds traces are read only where no synthetic tenant asks. Raises SweepError."""
     import yaml
 
-    from experiments.schema.spec import Experiment
+    from experiments.schema.spec import Experiment, SpecError
     from sweeps.axes import SweepError
     from sweeps.cell import of_arrivals
     from workloads.traces.trace import TraceError
 
     seen: set[Any] = set()
     for cell in cells:
-        if (cell.point, cell.seed) in seen:  # another fabric
+        # A choice by session is refused over arrivals without sessions, which the fabrics of a point share.
+        by_session = "session-affinity" in cell.config
+        if (cell.point, cell.seed, by_session) in seen:  # another fabric
             continue
-        seen.add((cell.point, cell.seed))
+        seen.add((cell.point, cell.seed, by_session))
         experiment = Experiment.model_validate(yaml.safe_load(cell.config))
-        config = of_arrivals(experiment)
+        config = (of_arrivals(experiment), by_session)
         if (config, cell.seed) in seen or (config in seen and _synthetic_asks(experiment, cell.seed)):
             continue
         seen |= {config, (config, cell.seed)}
         where = f"{path} with {', '.join(f'{key}={value}' for key, value in cell.point)}" if cell.point else str(path)
         try:
             found = experiment.arrivals(cell.seed)
-        except TraceError as error:
+        except (SpecError, TraceError) as error:
             raise SweepError(f"{where}: {error}") from error
         if all(request.warmup for request in found.requests):
             raise SweepError(

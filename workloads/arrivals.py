@@ -29,7 +29,8 @@ WITHOUT_SESSIONS = frozenset(SOURCES) - {form.name for form in FORMATS if form.s
 @dataclass(frozen=True, slots=True)
 class TenantReport:
     """What one tenant offers. `offered_load` is measured: prefill time of its requests / (window * its prefill
-    instances)."""
+    instances). `in_sessions` of its requests have a session, and `returning` follow another of theirs: affinity acts on
+    nothing else."""
 
     tenant: str
     source: str
@@ -42,6 +43,8 @@ class TenantReport:
     offset_s: float | None = None
     trace: TraceReport | None = None
     notes: tuple[str, ...] = ()
+    in_sessions: int = 0
+    returning: int = 0
 
     def lines(self) -> list[str]:
         """The report as lines of text."""
@@ -54,6 +57,13 @@ class TenantReport:
             text.append(
                 f"trace time * {self.time_factor:.4g} = run time, measured from {self.offset_s:.3f} s of the trace on"
             )
+        requests = self.warmup_requests + self.measured_requests
+        if not self.in_sessions:
+            text.append("no request has a session: session affinity has nothing to act on")
+        elif not self.returning:
+            text.append("no request follows another of its session: session affinity has nothing to act on")
+        else:
+            text.append(f"{self.returning} of {requests} requests follow another of their session")
         return text + list(self.notes) + (self.trace.lines() if self.trace else [])
 
 
@@ -152,6 +162,7 @@ def _report(
     measured: Sequence[Draft],
     facts: dict[str, object],
 ) -> TenantReport:
+    sessions = [draft.session for draft in (*warmup, *measured) if draft.session]
     work_s = math.fsum(timing.duration_s(draft.new_tokens, draft.cached_tokens) for draft in measured)
     return TenantReport(
         tenant=tenant.name,
@@ -161,5 +172,7 @@ def _report(
         measured_requests=len(measured),
         mean_prefill_s=work_s / len(measured) if measured else None,
         offered_load=work_s / (window_s * instances),
+        in_sessions=len(sessions),
+        returning=len(sessions) - len(set(sessions)),
         **facts,  # type: ignore[arg-type]
     )

@@ -96,9 +96,17 @@ def traced_drafts(
             f"migrate: affinity needs sessions and a {reading.format.title} trace has none; use always or a fraction",
         )
 
+    # A row of lengths alone is read as a session of one call, which is none that affinity could act on.
+    named = reading.format.sessions
+
     def drafts(rows: list[tuple[float, TraceRow]], prefix: str, start_s: float = 0.0) -> list[Draft]:
         return [
-            Draft(start_s + at_s, row.new_tokens, row.cached_tokens, f"{prefix}{row.session}" if row.session else "")
+            Draft(
+                start_s + at_s,
+                row.new_tokens,
+                row.cached_tokens,
+                f"{prefix}{row.session}" if named and row.session else "",
+            )
             for at_s, row in rows
         ]
 
@@ -125,6 +133,13 @@ def traced_drafts(
         rng=stream(seed, tenant.name, "ties"),
         shifts=_drawn_shifts(tenant, seed),
     )
+    if tenant.migrate == "affinity" and not any(row.session for _, row in [*slice_.warmup, *slice_.measured]):
+        raise TraceError(
+            tenant.path,
+            None,
+            f"migrate: affinity needs sessions, and none of the {len(slice_.warmup) + len(slice_.measured)} rows that "
+            "are replayed names one; use always or a fraction",
+        )
     facts = {"time_factor": slice_.time_factor, "offset_s": slice_.offset_s, "trace": trace.report, "notes": notes}
     return drafts(slice_.warmup, "warmup-"), drafts(slice_.measured, ""), facts
 

@@ -32,6 +32,7 @@ from experiments.schema.models import (
     Workload,
     is_timing_file,
 )
+from experiments.schema.sessions import refuse_where_none_has
 from experiments.schema.source import Source, read
 from experiments.schema.timing import read_timing
 from inputs.plugin_file import PluginError, find, names_plugin
@@ -149,8 +150,9 @@ class Experiment(SpecModel):
         )
 
     def arrivals(self, seed: int) -> Arrivals:
-        """The requests of one seed, the same for every fabric, and what each tenant offers."""
-        return arrivals_module.arrivals(
+        """The requests of one seed, the same for every fabric, and what each tenant offers. Raises SpecError for a rule
+        that has nothing to act on in them, and as `workloads.arrivals`."""
+        found = arrivals_module.arrivals(
             self.tenants,
             prefill_instances=self.cluster.prefill_instances,
             timing=self.timing,
@@ -159,6 +161,9 @@ class Experiment(SpecModel):
             seed=seed,
             median_error=self.prefill.median_error,
         )
+        if not any(report.in_sessions for report in found.reports):
+            refuse_where_none_has(self.fabrics)
+        return found
 
     def requests(self, seed: int) -> list[Request]:
         """The requests of one seed, sorted by arrival."""

@@ -128,7 +128,7 @@ def mooncake(path, **more):
 
 def test_affinity_is_refused_for_a_trace_without_sessions(edited, tmp_path):
     (tmp_path / "trace.jsonl").write_text(ROW)
-    tenant = mooncake("trace.jsonl", migrate="affinity")
+    tenant = mooncake("trace.jsonl", source="azure", migrate="affinity")
     assert "affinity needs sessions" in refused(edited(lambda data: data["workload"].update(tenants=[tenant])))
 
 

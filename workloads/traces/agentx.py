@@ -7,7 +7,8 @@
 * `t` is in **seconds** from the session's start; a sub-agent's requests count from the sub-agent's. Its calls belong to
   the session and run beside it.
 * `hash_ids` has one id per **full** block of `block_size` tokens (floor(in / block_size)), meant within the session.
-* There are no arrival times of sessions.
+* There are no arrival times of sessions. Ids that mean more or less than a session (`hash_id_scope` other than local)
+  are refused: across sessions, whose order is not recorded, or only within a sub-agent.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from inputs.text_file import At, decoded, open_bytes, refuse_encoding, refusing, without_mark
-from workloads.traces import values
+from workloads.traces import dialects, values
 from workloads.traces.prefixes import SessionNames
 from workloads.traces.reading import Format
 from workloads.traces.session_rows import MAX_CALLS, from_first
@@ -27,6 +28,14 @@ from workloads.traces.text import as_trace, head, parse_json
 from workloads.traces.trace import Entry, TraceError
 
 _MAX_DEPTH: Final = 8
+_DIALECTS: Final = {
+    **dialects.COMMON,
+    "hash_id_scope": dialects.Meaning(
+        "gives the block ids another scope than the session and its sub-agents",
+        "number the blocks of each session anew and write local",
+        ("local",),
+    ),
+}
 # The largest session of the corpus is a few megabytes.
 _MAX_SESSION_BYTES: Final = 32 * 2**20
 
@@ -40,6 +49,7 @@ def entries(path: Path) -> Iterator[Entry]:
         id_, block_size, requests = values.needed(
             document, ("id", "block_size", "requests"), "AgentX session", where, 1
         )
+        dialects.refuse(document, _DIALECTS, where, 1)
         session = values.name(id_, "id", where, 1)
         if not names.add(session):
             raise TraceError(where, 1, f"session {session} appears twice; remove one")
@@ -59,6 +69,7 @@ def _calls(requests: Any, start_s: float, session: str, block_tokens: int, where
         at = f"{where}:1: session {session}, request {number}"
         if not isinstance(request, dict):
             raise TraceError(at, None, f"a {type(request).__name__} where the format has an object")
+        dialects.refuse(request, _DIALECTS, at, None)
         nested = "requests" in request
         keys = ("t", "requests") if nested else ("t", "in", "out", "hash_ids")
         found = values.needed(request, keys, "sub-agent" if nested else "request", at, None)

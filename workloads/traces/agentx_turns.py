@@ -13,18 +13,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from workloads.traces import values
+from workloads.traces import dialects, values
 from workloads.traces.reading import Format
 from workloads.traces.session_rows import by_session, from_first
 from workloads.traces.sniff import csv_columns
-from workloads.traces.text import table
 from workloads.traces.trace import Entry, TraceError
 
 _COLUMNS: Final = ("trace", "t_s", "in_tokens", "out_tokens", "cached_tokens", "new_tokens")
 
 
 def _rows(path: Path) -> Iterator[Entry]:
-    for line, (trace, stamp, in_, out, cached, new, start) in table(path, _COLUMNS, ("agent_t0_s",)):
+    for line, (trace, stamp, in_, out, cached, new, start) in dialects.rows(
+        path, _COLUMNS, ("agent_t0_s",), dialects.COMMON
+    ):
         time = values.time_cell(stamp, "t_s", "seconds", path, line)
         if start.strip():
             time += values.time_cell(start, "agent_t0_s", "seconds", path, line)

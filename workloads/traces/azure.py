@@ -14,17 +14,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from workloads.traces import values
+from workloads.traces import dialects, values
 from workloads.traces.reading import DATES, Format
 from workloads.traces.sniff import csv_columns
-from workloads.traces.text import table
 from workloads.traces.trace import Entry
 
 _COLUMNS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+_KEYS: Final = {
+    **dialects.TABLES,
+    # The multimodal trace of 2025.
+    "NumImages": dialects.Meaning(
+        "adds images to the prompt, whose tokens the row does not count",
+        "remove such rows, or add the tokens of the images to ContextTokens and remove the column",
+        (0,),
+    ),
+}
 
 
 def entries(path: Path) -> Iterator[Entry]:
-    for line, (stamp, context, generated) in table(path, _COLUMNS):
+    for line, (stamp, context, generated) in dialects.rows(path, _COLUMNS, keys=_KEYS):
         time = values.stamp_ns(stamp, "TIMESTAMP", path, line)
         input_tokens = values.token_cell(context, "ContextTokens", path, line)
         yield Entry(line, time, input_tokens, values.token_cell(generated, "GeneratedTokens", path, line, least=0))

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from workloads.traces import values
+from workloads.traces import dialects, values
 from workloads.traces.reading import Format
 from workloads.traces.sniff import json_keys
 from workloads.traces.text import json_rows
@@ -24,11 +24,17 @@ from workloads.traces.trace import Entry
 
 BLOCK_TOKENS: Final = 16
 _KEYS: Final = ("chat_id", "timestamp", "input_length", "hash_ids")
+_DIALECTS: Final = {
+    **dialects.COMMON,
+    **dialects.block_size(BLOCK_TOKENS),
+    "context_mode": dialects.COMMON["context_mode"]._replace(harmless=("message_array_with_responses",)),
+}
 
 
 def entries(path: Path) -> Iterator[Entry]:
     session_of: dict[str, str] = {}
     for line, record in json_rows(path):
+        dialects.refuse(record, _DIALECTS, path, line)
         chat, stamp, length, hash_ids = values.needed(record, _KEYS, "Bailian row", path, line)
         time = values.time(stamp, "timestamp", "seconds", path, line)
         input_tokens = values.tokens(length, "input_length", path, line)

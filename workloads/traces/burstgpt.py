@@ -13,17 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from workloads.traces import values
+from workloads.traces import dialects, values
 from workloads.traces.reading import Format
 from workloads.traces.sniff import csv_columns
-from workloads.traces.text import table
 from workloads.traces.trace import Entry
 
 _COLUMNS: Final = ("Timestamp", "Request tokens", "Response tokens")
 
 
 def entries(path: Path) -> Iterator[Entry]:
-    for line, (stamp, request, response, session) in table(path, _COLUMNS, ("Session ID",)):
+    for line, (stamp, request, response, session) in dialects.rows(path, _COLUMNS, ("Session ID",)):
         time = values.time_cell(stamp, "Timestamp", "seconds", path, line)
         output_tokens = values.token_cell(response, "Response tokens", path, line, least=0)
         failed = "" if output_tokens else "failed (0 response tokens)"

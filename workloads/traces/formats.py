@@ -39,6 +39,8 @@ FORMATS: Final = (
     vidur.FORMAT,
     vidur.LENGTHS,
     splitwise.FORMAT,
+    mooncake.DELTAS,
+    mooncake.WHOLE,
 )
 #: What `source` may be for a trace; one name may cover several layouts of the same corpus, told apart by content.
 SOURCES: Final = (AUTO, *dict.fromkeys(form.name for form in FORMATS))

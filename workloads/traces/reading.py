@@ -62,7 +62,7 @@ class Reading:
         self.complete = False
         self._origin: int | float = 0
         self._rows_read = self._rows_kept = self._tied = self._group = self._distinct = 0
-        self._cached = self._context = 0
+        self._cached = self._context = self._deltas = 0
         self._span_s = 0.0
         self._dropped: Counter[str] = Counter()
         self._gaps_s = array("d")
@@ -102,6 +102,7 @@ class Reading:
     def _tally(self, entry: Entry) -> None:
         form = self.format
         self._rows_read += 1
+        self._deltas += entry.delta
         if form.sessions and entry.session:
             self._sessions.add(entry.session)
         if not form.arrival_times:
@@ -150,6 +151,7 @@ class Reading:
             has_arrival_times=form.arrival_times,
             prefixes=form.prefixes,
             complete=self.complete,
+            delta_turns=self._deltas,
         )
 
     def _rate_warnings(self) -> tuple[str, ...]:

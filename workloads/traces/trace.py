@@ -19,6 +19,7 @@ class Entry(NamedTuple):
     `time` is in the format's unit as written (an integer where a float would lose digits), from the session's start
     where the format knows no arrival times. The cached prefix is either given (`cached_tokens`) or follows from
     `blocks`, one opaque id per block of `block_tokens` tokens of the prompt. `failed` says why a row is never replayed.
+    `delta`: the row holds only what is new in a turn; `input_tokens` is its whole prompt all the same.
     """
 
     line: int
@@ -30,6 +31,7 @@ class Entry(NamedTuple):
     block_tokens: int = 0
     session: str = ""
     failed: str = ""
+    delta: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +52,9 @@ class TraceRow:
 class TraceReport:
     """What a reader found. `origin` is the first timestamp as written, which was subtracted; `unit` is the
     timestamps' unit; `tick_s` the typical distance of two distinct times; `tied_rows` the rows that share their time
-    with another. `sessions` counts the sessions (None: the format knows none); without `has_arrival_times`, times
-    count from the start of a session and `span_s` is the longest session. `complete` is false where reading stopped
-    as soon as a slice was found."""
+    with another. `sessions` counts the sessions (None: no row names one); `delta_turns` the rows that hold only what is
+    new in a turn of one. Without `has_arrival_times`, times count from the start of a session and `span_s` is the
+    longest session. `complete` is false where reading stopped as soon as a slice was found."""
 
     path: str
     format: str
@@ -72,6 +74,7 @@ class TraceReport:
     prefixes: str = "blocks"
     complete: bool = True
     origin_written: str = ""
+    delta_turns: int = 0
 
     @property
     def mean_rate_per_s(self) -> float | None:
@@ -91,6 +94,11 @@ class TraceReport:
             ]
         else:
             text = [f"{head}{in_sessions} without arrival times; the longest session lasts {self.span_s:.3f} s"]
+        if self.delta_turns:
+            text.append(
+                f"{self.delta_turns} rows hold what is new in a turn: their prompt is all that came before in the "
+                "session, answers with it, and then the row"
+            )
         if not self.complete:
             text.append("read as far as the slice needs; `./heliograph trace` reads the whole file")
         hit = f"{100 * self.token_hit_rate:.1f} % of the input tokens are a cached prefix"

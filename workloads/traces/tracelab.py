@@ -16,11 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from workloads.traces import values
+from workloads.traces import dialects, values
 from workloads.traces.reading import Format
 from workloads.traces.session_rows import by_session, from_first
 from workloads.traces.sniff import csv_columns
-from workloads.traces.text import table
 from workloads.traces.trace import Entry, TraceError
 
 #: Median decode rate of TraceLab's rounds (published aggregates: median_decode_tok_s).
@@ -32,7 +31,7 @@ def _rounds(path: Path, *, arrivals: bool) -> Iterator[Entry]:
     """Rounds with absolute times in ms where sessions have arrival times, else from the session's start."""
     columns = (*_COLUMNS, "arrival_time") if arrivals else _COLUMNS
     session, at_ms, arrival_ms, last_round = "", 0.0, 0.0, -1
-    for line, cells in table(path, columns):
+    for line, cells in dialects.rows(path, columns, keys=dialects.COMMON):
         name = values.name(cells[0], "session_id", path, line)
         round_ = values.token_cell(cells[1], "round_idx", path, line, least=0)
         start_ms = float(values.time_cell(cells[6], "arrival_time", "ms", path, line)) if arrivals else 0.0

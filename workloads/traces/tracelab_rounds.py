@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from workloads.traces import values
+from workloads.traces import dialects, values
 from workloads.traces.reading import DATES, Format
 from workloads.traces.sniff import json_keys
 from workloads.traces.text import json_rows
@@ -42,6 +42,7 @@ def entries(path: Path) -> Iterator[Entry]:
     cached, new, output = array("l"), array("l"), array("l")
     names: dict[str, int] = {}
     for line, record in json_rows(path):
+        dialects.refuse(record, dialects.COMMON, path, line)
         found = values.needed(record, _KEYS, "TraceLab round", path, line)
         session = values.name(found[0], "session_id", path, line)
         total = values.tokens(found[2], "input_tokens_total", path, line)

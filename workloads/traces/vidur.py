@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from workloads.traces import values
+from workloads.traces import dialects, values
 from workloads.traces.reading import Format
 from workloads.traces.sniff import csv_columns
-from workloads.traces.text import table
 from workloads.traces.trace import Entry
 
 _LENGTHS: Final = ("num_prefill_tokens", "num_decode_tokens")
@@ -24,14 +23,14 @@ _COLUMNS: Final = ("arrived_at", *_LENGTHS)
 
 
 def entries(path: Path) -> Iterator[Entry]:
-    for line, (stamp, prefill, decode) in table(path, _COLUMNS):
+    for line, (stamp, prefill, decode) in dialects.rows(path, _COLUMNS):
         time = values.time_cell(stamp, "arrived_at", "seconds", path, line)
         input_tokens = values.token_cell(prefill, "num_prefill_tokens", path, line)
         yield Entry(line, time, input_tokens, values.token_cell(decode, "num_decode_tokens", path, line, least=0))
 
 
 def lengths(path: Path) -> Iterator[Entry]:
-    for line, (prefill, decode) in table(path, _LENGTHS):
+    for line, (prefill, decode) in dialects.rows(path, _LENGTHS):
         input_tokens = values.token_cell(prefill, "num_prefill_tokens", path, line)
         output_tokens = values.token_cell(decode, "num_decode_tokens", path, line, least=0)
         yield Entry(line, 0, input_tokens, output_tokens, session=f"row{line}")
