@@ -7,6 +7,7 @@ another separator, a stray quote or a number with a comma in it does to a row is
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -129,11 +130,11 @@ def table(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -> I
 
 
 def header(start: str) -> list[str]:
-    """The names of the columns that a file beginning with `start` has, as `CsvFile` reads them; none where the first
-    line is no row of a CSV."""
-    first = start.lstrip().partition("\n")[0]
+    """The names of the columns that a file beginning with `start` has, as `CsvFile` reads them; none where it does not
+    begin with a row of a CSV."""
+    lines = io.StringIO(start.lstrip(), newline="\n")
     try:
-        return [name.strip() for name in next(csv.reader([first], strict=True, skipinitialspace=True), [])]
+        return [name.strip() for name in next(csv.reader(lines, strict=True, skipinitialspace=True), [])]
     except csv.Error:
         return []
 

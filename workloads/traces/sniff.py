@@ -21,10 +21,10 @@ _COLON: Final = re.compile(rb"\s*:")
 @lru_cache(maxsize=2)  # every format asks, and a megabyte without a line end may hold a quarter of a million commas
 def csv_columns(head: bytes) -> frozenset[str]:
     """The column names of a CSV header, in lower case; empty for JSON."""
-    first = without_mark(head).lstrip().partition(b"\n")[0]
-    if first[:1] in (b"{", b"["):
+    text = without_mark(head).lstrip()
+    if text[:1] in (b"{", b"["):
         return frozenset()
-    return frozenset(name.casefold() for name in csv_file.header(first.decode("utf-8", "replace")))
+    return frozenset(name.casefold() for name in csv_file.header(text.decode("utf-8", "replace")))
 
 
 @lru_cache(maxsize=2)
