@@ -74,10 +74,17 @@ def _advise(path: Path, overrides: list[str], console: Terminal) -> None:
 
 
 def clean() -> None:
-    """Remove exactly what dead runs of ours left behind (root)."""
+    """Remove exactly what dead runs (root) and dead sweeps of ours left behind."""
     from emulation.linux.ledger import AnotherRun, LedgerError, LeftBehind, dead_runs, no_run
     from emulation.linux.ledger import clean as clean_run
+    from sweeps.scratch import remove_left
 
+    of_sweeps = remove_left()
+    for line in of_sweeps:
+        say(f"removed {line}")
+    if os.geteuid() and of_sweeps:
+        say("namespaces and processes of dead runs are root's to remove: sudo ./heliograph clean")
+        return
     need_root("clean removes namespaces and processes")
     try:
         with no_run():
@@ -96,5 +103,5 @@ def clean() -> None:
         fail(str(error))
     if left:
         fail("\n".join(left))
-    if not found:
+    if not found and not of_sweeps:
         say("nothing to remove: no dead run left anything behind")

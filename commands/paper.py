@@ -41,6 +41,7 @@ def paper(
     from paper.rows import read_rows, reproduces
     from results.records.artifacts import ArtifactError
     from sweeps.axes import SweepError
+    from sweeps.cluster import check_address
     from sweeps.grid import GridDirectory
     from sweeps.inputs import all_inputs
     from sweeps.progress import duration
@@ -55,6 +56,8 @@ def paper(
         fail(f"--figure {unknown[0]!r} is none of the paper's that are here (allowed: {', '.join(known)})", BAD_INPUT)
     console = Terminal()
     try:
+        if scheduler is not None:
+            check_address(scheduler)
         parts = parts_of(chosen, quick=quick)
         place = find_traces(traces) if any(part.needs_traces for part in parts) else Path()
         by_part = {part.name: cells_of_part(part, place, quick=quick) for part in parts}

@@ -59,6 +59,7 @@ def sweep(
     from results.records.artifacts import ArtifactError, write_json, write_text
     from simulation.constants import Constants, ConstantsError, read_constants
     from sweeps.axes import SweepError, parse_axes
+    from sweeps.cluster import check_address
     from sweeps.grid import GridDirectory, cells_of
     from sweeps.inputs import all_inputs
     from sweeps.table import cells_frame, grid_json, grid_table
@@ -74,6 +75,8 @@ def sweep(
             f"--workers {workers}: a machine emulates one cell at a time; leave it out, or give --scheduler", BAD_INPUT
         )
     try:
+        if scheduler is not None:
+            check_address(scheduler)
         axes = parse_axes(over or [])
         delays = Constants() if constants is None else read_constants(constants)
         cells = cells_of(
@@ -147,7 +150,11 @@ def compute(
         with GridProgress(title, console=console) as progress:
             if not left:
                 return execute(cells, directory, None, progress)
-            with dask_workers(count, scheduler=scheduler, emulator=emulator) as client:
+
+            def note(line: str) -> None:
+                say(f"heliograph: {line}", err=True)
+
+            with dask_workers(count, scheduler=scheduler, emulator=emulator, report=note) as client:
                 return execute(cells, directory, client, progress)
     except Interrupted as error:
         stopped("interrupted", cells, directory, error.status)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from distributed import Client, Future, as_completed
-
+from inputs.errors import printable
 from sweeps import emulated
-from sweeps.cell import Cell, run_cell
+from sweeps.answer import answer, read_answer
+from sweeps.axes import SweepError
+from sweeps.cell import Cell, CellError
+from sweeps.cluster import EMULATOR
 from sweeps.grid import GridDirectory, Outcome
 from sweeps.progress import GridProgress
-from sweeps.workers import EMULATOR
+
+if TYPE_CHECKING:  # Dask is imported once it is settled whose configuration it reads
+    from distributed import Client, Future
 
 
 @dataclass
@@ -49,12 +54,14 @@ def execute(cells: Sequence[Cell], directory: GridDirectory, client: Client | No
 def _compute(
     left: Sequence[Cell], directory: GridDirectory, client: Client, progress: GridProgress, done: Executed
 ) -> None:
+    from distributed import as_completed
+
     sweep = uuid4().hex
     futures: dict[Future, Cell] = {}
     try:
         for number, cell in enumerate(left):
             future = client.submit(
-                run_cell,
+                answer,
                 cell,
                 sweep,
                 key=f"cell-{cell.digest}",
@@ -65,16 +72,27 @@ def _compute(
             futures[future] = cell
         for future in as_completed(list(futures), loop=client.loop):
             cell = futures.pop(future)
-            if future.status == "finished":
-                result = future.result()
+            try:
+                result = read_answer(cell, _said(future))
                 directory.keep(cell, result)
                 progress.finished(cell, result.wall_s)
-            else:
-                error = future.exception()
-                done.failures[cell.path] = f"{type(error).__name__}: {error}"
+            except (CellError, SweepError) as error:
+                done.failures[cell.path] = str(error)
                 progress.failed(cell, done.failures[cell.path])
             future.release()
     finally:
         client.cancel(list(futures))
         if any(cell.substrate == "emulation" for cell in futures.values()):
             client.run(emulated.end, sweep, on_error="ignore")  # a worker that is gone has taken its run with it
+
+
+def _said(future: Future) -> object:
+    """What the worker answered. Raises CellError where none did, and where its answer is no plain value."""
+    error: BaseException | None
+    try:
+        if future.status == "finished":
+            return future.result()
+        error = future.exception()
+    except Exception as raised:  # of Dask, which reads what somebody else has sent
+        error = raised
+    raise CellError(printable(" ".join(f"{type(error).__name__}: {error}".split()))[:4000])

@@ -6,9 +6,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from experiments.schema.source import read
 from experiments.schema.spec import Experiment, load
 from results.records.artifacts import RunDirectory, make, usable, write_bytes, write_json
 from simulation.constants import Constants
+from sweeps.answer import figures_of, files_in
 from sweeps.axes import Axis, Point, SweepError, overrides, points
 from sweeps.cell import Cell, CellResult, Keep, Substrate
 from sweeps.inputs import carry, files_of
@@ -98,7 +97,9 @@ class GridDirectory:
         directory = cls(usable(artifact_dir))
         try:
             found = json.loads((directory.path / "sweep.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            if not isinstance(found, dict):
+                raise ValueError("no description of a grid")
+        except (OSError, ValueError, RecursionError) as error:
             raise SweepError(f"{directory.path / 'sweep.json'}: {error}; name a new --artifact-dir") from error
         differs = sorted(key for key in {*found, *definition} if found.get(key) != definition.get(key))
         if differs == ["source"]:
@@ -118,24 +119,27 @@ class GridDirectory:
         """What a cell said, if it is finished."""
         try:
             found = json.loads((self._of(cell) / "cell.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
-        if found.get("digest") != cell.digest:
+        if not isinstance(found, dict) or found.get("digest") != cell.digest:
             return None
-        return Outcome(cell.point, cell.fabric, cell.seed, found["summary"], found["tenants"], found["wall_s"])
+        try:
+            figures = figures_of(cell, {key: found.get(key) for key in ("summary", "tenants")})
+            wall_s = float(found["wall_s"])
+        except (KeyError, TypeError, ValueError):  # torn or edited: it is computed again
+            return None
+        return Outcome(cell.point, cell.fabric, cell.seed, figures["summary"], figures["tenants"], wall_s)
 
     def keep(self, cell: Cell, result: CellResult) -> Outcome:
-        """Write a cell down; `cell.json` comes last. Raises ArtifactError."""
+        """Write a cell down; `cell.json` comes last. Raises ArtifactError, SweepError where it would lie outside."""
         path = self._of(cell)
         make(path)
+        if not path.resolve().is_relative_to(self.path.resolve()):
+            raise SweepError(f"{path} leads outside of {self.path}: a link lies there; remove it")
         if result.files:
-            with zipfile.ZipFile(io.BytesIO(result.files)) as archive:
-                for name in archive.namelist():
-                    target = (path / name).resolve()
-                    if path.resolve() not in target.parents:
-                        raise SweepError(f"worker {result.worker} sent a file outside its cell: {name}")
-                    make(target.parent)
-                    write_bytes(target, archive.read(name))
+            for name, content in files_in(result.files):
+                make((path / name).parent)
+                write_bytes(path / name, content)
         about: dict[str, Any] = {
             "schema": 1,
             "digest": cell.digest,

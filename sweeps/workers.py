@@ -1,29 +1,27 @@
-"""Dask workers: processes of this machine for as long as a grid runs, or a cluster that somebody already has.
+"""Dask workers of this machine, for as long as a grid runs, or those of a cluster (cluster.py).
 
 Local workers and their scheduler listen on the loopback address alone, speak TLS with keys made for this one grid, and
 serve no web page: whoever else is on the machine can neither read nor feed them, which matters where root emulates.
-Dask puts its scratch folder on the Python path of all of them, so that is theirs alone too, and gone with them.
+Dask puts its scratch folder on the Python path of all of them, so that is theirs alone too, and gone with them; and no
+configuration of the user's reaches them (dask_config.py).
 """
 
 from __future__ import annotations
 
 import logging
 import signal
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
+from typing import TYPE_CHECKING
 
-import dask
-from distributed import Client, LocalCluster
-from distributed.security import Security
+from sweeps import dask_config, scratch
+from sweeps.cluster import EMULATOR, PLAIN, connected
 
-from sweeps.axes import SweepError
+if TYPE_CHECKING:  # Dask is imported once it is settled whose configuration it reads
+    from distributed import Client, LocalCluster
 
-#: What a cell that emulates asks of its worker, so that a machine never runs two at once.
-EMULATOR = "emulator"
 LOOPBACK = "127.0.0.1"
-CONNECT_TIMEOUT_S = 10
 
 _QUIET = {
     "distributed.scheduler.http.routes": [],
@@ -41,27 +39,42 @@ _QUIET = {
 
 
 @contextmanager
-def workers(count: int, *, scheduler: str | None = None, emulator: bool = False) -> Iterator[Client]:
+def workers(
+    count: int,
+    *,
+    scheduler: str | None = None,
+    emulator: bool = False,
+    report: Callable[[str], None] = lambda line: None,
+) -> Iterator[Client]:
     """A client of `count` local worker processes, or of the `scheduler` at an address. Whatever was started here is
-    gone when the context ends. Raises SweepError where a cluster does not answer or cannot emulate."""
-    if scheduler is not None:
-        with _remote(scheduler) as client:
-            _refuse_unfit(client, scheduler, emulator)
-            yield client
-        return
+    gone when the context ends. `report` is told what the user may want to know. Raises SweepError where a cluster does
+    not answer or cannot emulate."""
     with ExitStack() as stack:
+        if scheduler is not None:
+            yield stack.enter_context(connected(scheduler, emulator=emulator))
+            return
+        scratch.remove_left()
         # last to go: only once no worker is left does nobody write there
-        scratch = stack.enter_context(
-            tempfile.TemporaryDirectory(prefix="heliograph-sweep-", ignore_cleanup_errors=True)
-        )
-        stack.enter_context(dask.config.set(_QUIET | {"temporary-directory": scratch}))
+        folder = stack.enter_context(scratch.folder())
+        own = folder / "configuration"
+        own.mkdir(mode=0o700)
+        afterwards = stack.enter_context(dask_config.ours(own, report))
+
+        import dask
+        from distributed import Client
+
+        stack.enter_context(dask.config.set(_QUIET | {"temporary-directory": str(folder)}))
         resource_tracker.ensure_running()  # unblocks SIGINT in the thread that starts it: so not within the next
         with _interrupts_held():
-            cluster = stack.enter_context(_local(count, emulator))
-        yield stack.enter_context(Client(cluster, security=cluster.security, set_as_default=False))
+            cluster = stack.enter_context(_local(count, emulator, afterwards))
+        client = Client(cluster, security=cluster.security, set_as_default=False, deserializers=PLAIN)
+        yield stack.enter_context(client)
 
 
-def _local(count: int, emulator: bool) -> LocalCluster:
+def _local(count: int, emulator: bool, variables: dict[str, str]) -> LocalCluster:
+    from distributed import LocalCluster
+    from distributed.security import Security
+
     return LocalCluster(
         n_workers=count,
         threads_per_worker=1,
@@ -73,6 +86,7 @@ def _local(count: int, emulator: bool) -> LocalCluster:
         worker_dashboard_address=f"{LOOPBACK}:0",
         memory_limit=None,
         resources={EMULATOR: 1} if emulator else None,
+        env=variables,
         silence_logs=logging.CRITICAL,
     )
 
@@ -86,29 +100,3 @@ def _interrupts_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _remote(address: str) -> Client:
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    try:
-        return Client(address, timeout=CONNECT_TIMEOUT_S, set_as_default=False)
-    except (OSError, TimeoutError, ValueError) as error:
-        raise SweepError(
-            f"--scheduler {address}: no Dask scheduler answers there ({error}); give the address that `dask scheduler` "
-            "prints, such as tcp://10.0.0.1:8786, or leave it out for workers of this machine"
-        ) from error
-
-
-def _refuse_unfit(client: Client, address: str, emulator: bool) -> None:
-    found = client.scheduler_info(n_workers=-1)["workers"]
-    if not found:
-        raise SweepError(
-            f"--scheduler {address}: it has no worker; start one in a checkout of this revision: "
-            f'PYTHONPATH=. .venv/bin/dask worker {address} --nthreads 1 --local-directory "$(mktemp -d)"'
-        )
-    if emulator and not any(worker["resources"].get(EMULATOR) for worker in found.values()):
-        raise SweepError(
-            f"--scheduler {address}: none of its {len(found)} workers offers the resource {EMULATOR}=1; start one as "
-            f'root with --nthreads 1 --resources "{EMULATOR}=1" --local-directory "$(mktemp -d)" on each machine '
-            "that may emulate"
-        )

@@ -12,7 +12,7 @@ CHOICE = "class Mine:\n    def choose(self, demand, candidates, now_s):\n       
 
 def heliograph(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "cli.py"), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300, check=False)
 
 
 def small(folder: Path, choice: str) -> Path:

@@ -22,15 +22,15 @@ from distributed import Client
 from sweep_cases import DEFINITION, ROOT, of_any_version, quiet
 
 from outputs.terminal import Terminal
-from sweeps import emulated
-from sweeps import workers as sweep_workers
+from sweeps import cluster, emulated
 from sweeps.axes import SweepError, parse_axes
 from sweeps.cell import run_cell
+from sweeps.cluster import EMULATOR
 from sweeps.execute import execute
 from sweeps.grid import GridDirectory, cells_of
 from sweeps.progress import GridProgress
 from sweeps.table import cells_frame, rows_of
-from sweeps.workers import EMULATOR, workers
+from sweeps.workers import workers
 
 
 def test_an_emulated_run_ends_with_its_sweep_and_none_begins_after_it(tmp_path):
@@ -113,16 +113,16 @@ def test_a_cell_that_cannot_be_computed_is_named_and_the_others_go_on(spec, tmp_
         workers(1) as client,
         pytest.raises(SweepError, match=f"none of its 1 workers offers the resource {EMULATOR}=1"),
     ):
-        sweep_workers._refuse_unfit(client, "tcp://x", True)
+        cluster.refuse_unfit("tcp://x", client.scheduler_info(n_workers=-1), True)
     with workers(1, emulator=True) as client:
-        sweep_workers._refuse_unfit(client, "tcp://x", True)
+        cluster.refuse_unfit("tcp://x", client.scheduler_info(n_workers=-1), True)
         done = execute([broken, cells[1]], directory, client, quiet())
     assert [each.fabric for each in done.outcomes] == ["ocs"]
     assert "push" in done.failures[broken.path]
 
 
 def test_a_scheduler_that_does_not_answer_is_refused(monkeypatch):
-    monkeypatch.setattr(sweep_workers, "CONNECT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(cluster, "CONNECT_TIMEOUT_S", 0.5)
     with pytest.raises(SweepError, match="no Dask scheduler answers there"), workers(1, scheduler="tcp://127.0.0.1:1"):
         pass
 
