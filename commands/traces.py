@@ -43,17 +43,20 @@ def trace(
 
 
 def fit(
-    file: Annotated[Path, typer.Argument(help="CSV of measured prefills with the columns new, cached, ms")],
+    file: Annotated[Path, typer.Argument(help="CSV of measured prefills: new and cached tokens, and ms (or s, us)")],
     tp: Annotated[int, typer.Option(min=1, help="tensor-parallel ranks that were measured")],
     chunk_tokens: Annotated[int, typer.Option(min=1, help="most new tokens of one chunk")] = 2048,
     output: Annotated[
         Path | None, typer.Option(help="timing file to write (default: FILE with .yaml; never overwritten)")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="write it also where the model is far from the rows")] = False,
 ) -> None:
     """Fit a prefill timing model to measurements, and write it as a file that prefill.timing takes."""
+    from inputs.errors import InputError
     from results.records.artifacts import ArtifactError, write_text
-    from workloads.prefill_fit import FitError, read_samples, timing_yaml
     from workloads.prefill_fit import fit as fit_timing
+    from workloads.prefill_fit import misfit, timing_yaml
+    from workloads.prefill_samples import read_samples, unit_doubt
 
     target = output or file.with_suffix(".yaml")
     if target.suffix not in (".yaml", ".yml"):
@@ -61,9 +64,14 @@ def fit(
     if target.exists():
         fail(f"{target} exists: name another file with --output, or remove it", BAD_INPUT)
     try:
-        found = fit_timing(read_samples(file), chunk_tokens=chunk_tokens, where=str(file))
+        samples = read_samples(file)
+        found = fit_timing(samples, chunk_tokens=chunk_tokens, where=str(file))
+        doubts = [doubt for doubt in (unit_doubt(samples), misfit(found, samples)) if doubt]
+        if doubts and not force:
+            remedy = "nothing is written; repair the rows, or write it anyway with --force"
+            fail("\n".join(f"{file}: {doubt}; {remedy}" for doubt in doubts), BAD_INPUT)
         write_text(target, timing_yaml(found, tp=tp, source=file.name))
-    except FitError as error:
+    except InputError as error:
         fail(str(error), BAD_INPUT)
     except ArtifactError as error:
         fail(f"{error}; name another file with --output", BAD_INPUT)
@@ -76,4 +84,6 @@ def fit(
         f"{found.rows} rows, relative error: median {found.median_error:.2%}, p95 {found.p95_error:.2%}, maximum "
         f"{found.max_error:.2%} (new {worst.new_tokens}, cached {worst.cached_tokens}, {worst.ms:g} ms)"
     )
+    for doubt in doubts:
+        say(f"warning: {doubt}")
     say(f"written to {target}: use it with --set prefill.timing={target}")

@@ -31,20 +31,22 @@ class CsvFile:
 
     `line` is where the row begins. Lines without anything in them are passed over. Raises TextError: for a header
     that names a column twice (whatever the case of its letters), a row of more or fewer cells than the header, and
-    what is no CSV.
+    what is no CSV. `spaces`: those behind a comma belong to the cell, as in tables that a program wrote.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, spaces: bool = False) -> None:
         self.path = path
         self._at = At(path)
         self._row_chars = 0
         self._text = ""
-        self._reader = csv.reader(self._lines(), strict=True, skipinitialspace=True)
+        self._reader = csv.reader(self._lines(), strict=True, skipinitialspace=not spaces)
         self._pass = self._rows()
         self.line, header = next(self._pass, (1, []))
         self.names = [name.strip() for name in header]
         if len(header) > MAX_COLUMNS:
             raise TextError(path, self.line, f"{len(header)} columns; a table has at most {MAX_COLUMNS}")
+        if len(header) <= 2 and self.names and self.names[0].casefold().startswith("sep="):
+            raise TextError(path, self.line, "a line for Excel (sep=) and no header; remove it")
         if problem := _named_twice(self.names):
             raise TextError(path, self.line, problem)
 
@@ -59,6 +61,14 @@ class CsvFile:
                 )
                 raise TextError(self.path, line, f"{len(cells)} cells where the header has {width}; {remedy}")
             yield line, cells
+
+    def cells(self, columns: Sequence[str], optional: Sequence[str] = ()) -> Iterator[tuple[int, list[str]]]:
+        """(line, the cells of `columns` then of `optional`) of each row; an optional column that the file does not have
+        gives empty cells. Raises TextError as iterating does, and for a missing column."""
+        places = self.places(columns)
+        extra = [self.place(column) for column in optional]
+        for line, cells in self:
+            yield line, [cells[i] for i in places] + ["" if i is None else cells[i] for i in extra]
 
     def place(self, column: str) -> int | None:
         """Which cell a column is, whatever the case of its letters; None where the file has no such column."""
@@ -85,7 +95,7 @@ class CsvFile:
 
     def _lines(self) -> Iterator[str]:
         for _, text in lines(self.path, self._at):
-            self._row_chars += len(text)
+            self._row_chars += len(text)  # of the row so far: it may go over lines
             if self._row_chars > MAX_ROW_CHARS:
                 raise TextError(
                     self.path,
@@ -99,7 +109,7 @@ class CsvFile:
         self._first = 1
         try:
             for cells in self._reader:
-                if cells and (len(cells) > 1 or cells[0].strip()):
+                if len(cells) > 1 or (cells and cells[0].strip()):
                     yield self._first, cells
                 self._first, self._row_chars = self._reader.line_num + 1, 0
         except csv.Error as error:
@@ -107,6 +117,8 @@ class CsvFile:
 
     def _cause(self, error: csv.Error) -> str:
         said = str(error)
+        if self._text.lstrip()[:1] in ("{", "["):
+            return "JSON where a table is expected"
         if _LONE_RETURN.search(self._text):
             return CARRIAGE_RETURNS
         if "unexpected end" in said:
@@ -117,16 +129,8 @@ class CsvFile:
 
 
 def table(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -> Iterator[tuple[int, list[str]]]:
-    """(line, the cells of `columns` then of `optional`) of each row of a CSV file with a header.
-
-    Columns are found by name, whatever their case and order; an optional one that the file does not have gives empty
-    cells. Raises TextError as `CsvFile`, and for a missing column.
-    """
-    file = CsvFile(path)
-    places = file.places(columns)
-    extra = [file.place(column) for column in optional]
-    for line, cells in file:
-        yield line, [cells[i] for i in places] + ["" if i is None else cells[i] for i in extra]
+    """`CsvFile.cells` of a file: columns are found by name, whatever their case and order. Raises TextError."""
+    yield from CsvFile(path).cells(columns, optional)
 
 
 def header(start: str) -> list[str]:

@@ -146,9 +146,9 @@ def lines(path: Path, at: At | None = None) -> Iterator[tuple[int, str]]:
             if len(data) > MAX_LINE_BYTES:
                 ends = f"; {CARRIAGE_RETURNS}" if b"\r" in data else ""
                 raise BadContent(f"a line of over {MAX_LINE_BYTES:,} bytes is no row{ends}")
-            text = decoded(data, ended=data.endswith(b"\n"))
-            at.line += 1
-            yield at.line, text
+            text = decoded(data, data[-1:] == b"\n")
+            at.line = line = at.line + 1
+            yield line, text
 
 
 CARRIAGE_RETURNS: Final = r"it has line ends of \r alone; write it with \n: tr '\r' '\n' < FILE > OTHER"
@@ -161,10 +161,10 @@ def without_mark(data: bytes) -> bytes:
     return data
 
 
-def decoded(data: bytes, *, ended: bool) -> str:
+def decoded(data: bytes, ended: bool) -> str:
     """UTF-8 as text. Raises BadContent. `ended`: more of the file follows, so a cut character is none."""
     try:
-        text = data.decode("utf-8")
+        text = data.decode()
     except UnicodeDecodeError as error:
         if not ended and error.reason == "unexpected end of data":
             raise BadContent("ends in the middle of a character; is the file complete?") from None

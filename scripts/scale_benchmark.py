@@ -38,6 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path[0] = str(ROOT)
 
+from inputs import csv_file  # noqa: E402
 from process.interrupts import Interrupted, interruptible, shielded  # noqa: E402
 from results.records.artifacts import ArtifactError, sha256, write_text  # noqa: E402
 from sweeps.axes import SweepError  # noqa: E402
@@ -166,10 +167,9 @@ def _row(fabric: str, gpus: int, dilation: float, directory: Path, memory_mib: f
         log = (directory.parent / f"{directory.name}.log").read_text(errors="replace")
         raise SystemExit(f"{fabric} with {gpus} GPUs did not run:\n{log[-2000:]}") from None
     measures = {measure["name"]: measure["emulated"] for measure in fidelity["measures"]}
-    with (where / "transfers.csv").open() as file:
-        arrived = [float(row["emulated_bytes"]) for row in csv.DictReader(file) if row["last_byte_s"]]
-    with (where / "requests.csv").open() as file:
-        completed = sum(row["status"] == "completed" for row in csv.DictReader(file))
+    transfers = csv_file.table(where / "transfers.csv", ["emulated_bytes", "last_byte_s"])
+    arrived = [float(emulated_bytes) for _, (emulated_bytes, last_byte_s) in transfers if last_byte_s]
+    completed = sum(status == "completed" for _, (status,) in csv_file.table(where / "requests.csv", ["status"]))
     times_s = fidelity["timings_s"]
 
     def measure(start: str) -> float:
@@ -206,8 +206,9 @@ def written(path: Path) -> list[Row]:
     if not path.is_file():
         return []
     kinds: dict[str, Any] = {"int": int, "float": float, "str": str}
-    with path.open() as file:
-        return [Row(**{f.name: kinds[str(f.type)](line[f.name]) for f in fields(Row)}) for line in csv.DictReader(file)]
+    columns = [kinds[str(field.type)] for field in fields(Row)]
+    table = csv_file.table(path, [field.name for field in fields(Row)])
+    return [Row(*(kind(cell) for kind, cell in zip(columns, cells, strict=True))) for _, cells in table]
 
 
 def write(path: Path, rows: Sequence[Row]) -> None:

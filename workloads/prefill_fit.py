@@ -8,42 +8,31 @@ none below it is taken. The floor is found by trying: rows at or below a candida
 
 from __future__ import annotations
 
-import csv
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
-from typing import TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inputs.errors import InputError
 from workloads.prefill import PrefillTiming
+from workloads.prefill_samples import Sample
 
-#: The header of a CSV of measured prefills.
-COLUMNS = ("new", "cached", "ms")
 MIN_ROWS = 4
 #: Rows up to this far above a floor count as lying on it: measurements scatter.
 FLOOR_SCATTER = 1.02
 MOST_FLOORS = 40
-#: Longer than any context; a count beyond it is a typing error.
-MOST_TOKENS = 100_000_000
+#: Beyond these relative errors a model says nothing of the prefills it was fitted to.
+MOST_MEDIAN_ERROR, MOST_P95_ERROR = 0.10, 0.50
+#: A row is no measurement of the same thing where the model is so many times below or above it.
+MOST_FACTOR = 10.0
 
 Array = NDArray[np.float64]
 
 
-class FitError(ValueError):
-    """A file of measured prefills that cannot be read or fitted: says the file, the line, the value and the remedy."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One measured prefill: `new_tokens` computed behind `cached_tokens` in `ms`."""
-
-    new_tokens: int
-    cached_tokens: int
-    ms: float
+class FitError(InputError):
+    """Measured prefills that cannot be fitted: says the file, the value and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +45,6 @@ class Fit:
     p95_error: float
     max_error: float
     worst: Sample
-
-
-def read_samples(path: Path) -> list[Sample]:
-    """The rows of a CSV with the columns `new`, `cached` and `ms` in any order (others are ignored).
-
-    Raises FitError with file and line for a file that cannot be read, a missing column, or a value that is no count of
-    tokens or no time.
-    """
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            return list(_rows(path, file))
-    except FileNotFoundError:
-        raise FitError(f"{path}: no such file; give a CSV with the columns {', '.join(COLUMNS)}") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise FitError(f"{path}: cannot be read as CSV ({error})") from error
 
 
 def fit(samples: Sequence[Sample], *, chunk_tokens: int = 2048, where: str = "the rows") -> Fit:
@@ -101,6 +75,23 @@ def fit(samples: Sequence[Sample], *, chunk_tokens: int = 2048, where: str = "th
     return _judge(timing, samples)
 
 
+def misfit(found: Fit, samples: Sequence[Sample]) -> str | None:
+    """Which bound on the errors a model is beyond, so that it says nothing of the rows, and the row that is farthest
+    from what the others say; None where it is within all bounds."""
+    model_ms = np.array([1e3 * found.timing.duration_s(each.new_tokens, each.cached_tokens) for each in samples])
+    factors = model_ms / [each.ms for each in samples]
+    # one row of a thousandth draws the whole model down: it is known by the others' factor
+    odd = samples[int(np.abs(np.log(factors / np.median(factors))).argmax())]
+    row = f"the row farthest from the others has new {odd.new_tokens}, cached {odd.cached_tokens} and {odd.ms:g} ms"
+    if found.median_error > MOST_MEDIAN_ERROR:
+        return f"the model is {found.median_error:.2%} off at the median, over {MOST_MEDIAN_ERROR:.0%}; {row}"
+    if found.p95_error > MOST_P95_ERROR:
+        return f"the model is {found.p95_error:.2%} off at the 95th percentile, over {MOST_P95_ERROR:.0%}; {row}"
+    if max(factors.max(), 1 / factors.min()) > MOST_FACTOR:
+        return f"the model is over {MOST_FACTOR:g} times off in a row; {row}"
+    return None
+
+
 def errors(timing: PrefillTiming, samples: Iterable[Sample]) -> Array:
     """Relative error of each row, |model / measured - 1|."""
     return np.array(
@@ -122,40 +113,6 @@ def timing_yaml(found: Fit, *, tp: int, source: str) -> str:
         f"chunk_tokens: {timing.chunk_tokens}\n"
         f"tp: {tp}\n"
     )
-
-
-def _rows(path: Path, file: TextIO) -> Iterator[Sample]:
-    reader = csv.DictReader(file, skipinitialspace=True)
-    names = [name.strip().lower() for name in reader.fieldnames or []]
-    if missing := [name for name in COLUMNS if names.count(name) != 1]:
-        raise FitError(
-            f"{path}:1: the header {','.join(names)[:80]!r} needs the column {missing[0]!r} once; "
-            f"the first line must name the columns {', '.join(COLUMNS)}"
-        )
-    reader.fieldnames = names
-    for row in reader:
-        at = f"{path}:{reader.line_num}"
-        ms = _value(at, "ms", row["ms"])
-        if not ms > 0:
-            raise FitError(f"{at}: ms is {row['ms']!r}; a prefill takes more than 0 milliseconds")
-        yield Sample(_count(at, "new", row["new"], least=1), _count(at, "cached", row["cached"], least=0), ms)
-
-
-def _value(at: str, name: str, text: str | None) -> float:
-    try:
-        value = float(text or "")
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise FitError(f"{at}: {name} is {text!r}; it must be a finite number")
-    return value
-
-
-def _count(at: str, name: str, text: str | None, *, least: int) -> int:
-    value = _value(at, name, text)
-    if value != int(value) or not least <= value <= MOST_TOKENS:
-        raise FitError(f"{at}: {name} is {text!r}; it must be a whole number of tokens, at least {least}")
-    return int(value)
 
 
 def _terms(samples: Sequence[Sample]) -> tuple[Array, Array]:

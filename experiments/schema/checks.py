@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from experiments.schema.errors import Issue, SpecError, SpecPath
 from experiments.schema.models import is_timing_file
 from experiments.schema.timing import read_timing
+from inputs.text_file import no_file
 from workloads.arrivals import SYNTHETIC, WITHOUT_SESSIONS
 from workloads.kv import kv_model
 
@@ -147,12 +149,11 @@ def _tenant(at: SpecPath, tenant: Tenant) -> Iterator[Issue]:
         yield Issue(
             (*at, "path"), f"missing: source {tenant.source} needs its trace file; give it with --set {key}=FILE"
         )
-    elif not Path(tenant.path).is_file():
-        yield Issue(
-            (*at, "path"),
-            f"{tenant.path}: no such file (a path in the experiment file is relative to its folder, one given by --set "
-            "to the current directory)",
+    elif problem := no_file(tenant.path):
+        relative = (
+            " (a path in the experiment file is relative to its folder, one given by --set to the current directory)"
         )
+        yield Issue((*at, "path"), f"{tenant.path}: {problem}{'' if os.path.lexists(tenant.path) else relative}")
 
 
 def _fabrics(experiment: Experiment) -> Iterator[Issue]:

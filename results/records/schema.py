@@ -14,6 +14,9 @@ from typing import Any
 
 import pandas as pd
 
+from inputs.csv_file import CsvFile
+from inputs.errors import InputError
+
 WARMUP_PREFIX = "warmup-"
 STATUSES = ("completed", "failed", "unfinished")
 TTFT_PARTS = ("queue_s", "prefill_s", "circuit_wait_s", "transfer_exposed_s", "control_s", "return_s")
@@ -67,7 +70,9 @@ class Table:
         # A tenant may be called "NA" or "null": only the empty field is missing.
         try:
             # as text first: pandas would read a column of ids such as "007" as numbers
-            frame = pd.read_csv(path, dtype=str, keep_default_na=False, na_values=[""], encoding="utf-8")
+            file = CsvFile(path, spaces=True)
+            frame = pd.DataFrame([cells for _, cells in file], columns=file.names, dtype=object)
+            frame = frame.mask(frame == "")
             for name in (name for name, dtype in self.dtypes.items() if dtype == BOOLEAN and name in frame.columns):
                 if strange := sorted(set(frame[name].dropna()) - {"True", "False"}):
                     raise ValueError(f"{self.name}.csv, column {name}: {strange[0]!r}, expected True, False or nothing")
@@ -75,6 +80,8 @@ class Table:
             for name in (name for name, dtype in self.dtypes.items() if dtype == INTEGER and name in frame.columns):
                 frame[name] = pd.to_numeric(frame[name])
             return self.conform(frame)
+        except InputError:
+            raise
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 

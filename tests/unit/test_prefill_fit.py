@@ -14,8 +14,10 @@ from typer.testing import CliRunner
 from cli import app
 from experiments.schema.spec import SpecError, load
 from experiments.schema.timing import read_timing
+from inputs.errors import InputError
 from workloads.prefill import TIMINGS, PrefillTiming
-from workloads.prefill_fit import FitError, Sample, errors, fit, read_samples, timing_yaml
+from workloads.prefill_fit import errors, fit, timing_yaml
+from workloads.prefill_samples import Sample, read_samples
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 OP_TABLES = DATA / "h100_prefill_fit" / "composed_T_prefill_llama70b_tp4_h100_bf16.csv"
@@ -144,10 +146,10 @@ def test_measured_prompts_of_splitwise_are_linear_with_a_slope_of_the_same_order
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", r":1: the header '' needs the column 'new'"),
-        ("new,ms\n1,2\n", r":1: .*needs the column 'cached'"),
-        ("new,new,cached,ms\n1,1,1,2\n", r":1: .*needs the column 'new' once"),
-        ("new,cached,ms\n1,0,20\n2,0\n", r":3: ms is None; it must be a finite number"),
+        ("", r":1: no column new, cached, ms; .* no header"),
+        ("new,ms\n1,2\n", r":1: no column cached; .*the header is 'new,ms'"),
+        ("new,new,cached,ms\n1,1,1,2\n", r":1: the column 'new' is named twice"),
+        ("new,cached,ms\n1,0,20\n2,0\n", r":3: 2 cells where the header has 3; is the row cut"),
         ("new,cached,ms\n1,0,nan\n", r":2: ms is 'nan'; it must be a finite number"),
         ("new,cached,ms\n1,0,0\n", r":2: ms is '0'; a prefill takes more than 0"),
         ("new,cached,ms\n1,0,-5\n", r":2: ms is '-5'"),
@@ -162,7 +164,7 @@ def test_measured_prompts_of_splitwise_are_linear_with_a_slope_of_the_same_order
 def test_a_malformed_file_is_refused_with_line_value_and_remedy(tmp_path, text, says):
     path = tmp_path / "prefills.csv"
     path.write_text(text)
-    with pytest.raises(FitError, match=says) as error:
+    with pytest.raises(InputError, match=says) as error:
         fit(read_samples(path), where=str(path))
     assert str(path) in str(error.value)
 
@@ -170,7 +172,7 @@ def test_a_malformed_file_is_refused_with_line_value_and_remedy(tmp_path, text, 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b'new,cached,ms\n"' + b"x" * 200_000])
 def test_bytes_that_are_no_csv_are_refused(tmp_path, content):
     (tmp_path / "x.csv").write_bytes(content)
-    with pytest.raises(FitError, match=r"x\.csv"):
+    with pytest.raises(InputError, match=r"x\.csv"):
         read_samples(tmp_path / "x.csv")
 
 
@@ -180,7 +182,7 @@ def test_any_bytes_are_fitted_or_refused(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "fuzz.csv"
     for prefix in (b"", b"new,cached,ms\n"):
         path.write_bytes(prefix + content)
-        with contextlib.suppress(FitError):
+        with contextlib.suppress(InputError):
             fit(read_samples(path))
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from inputs.text_file import At, decoded, open_bytes, refuse_encoding, refusing, without_mark
 from workloads.traces import dialects, values
@@ -88,23 +88,20 @@ def _documents(path: Path) -> Iterator[tuple[str, str]]:
     tar = is_tar(head(path, 512))
     with as_trace(), refusing(At(path)), open_bytes(path) as file:
         if not tar:
-            yield str(path), _text(file, str(path))
+            yield str(path), _text(file.read(_MAX_SESSION_BYTES + 1), str(path))
             return
-        for member, content in members(file):
+        for member, content in members(file, _MAX_SESSION_BYTES):
             if member.endswith(".json"):
                 name = f"{path}({member[:100]})"
                 yield name, _text(content, name)
 
 
-def _text(file: IO[bytes], where: str) -> str:
+def _text(data: bytes, where: str) -> str:
+    if len(data) > _MAX_SESSION_BYTES:
+        raise TraceError(where, 1, f"a session of over {_MAX_SESSION_BYTES} bytes; the format has a file per session")
     with refusing(At(where)):
-        data = file.read(_MAX_SESSION_BYTES + 1)
-        if len(data) > _MAX_SESSION_BYTES:
-            raise TraceError(
-                where, 1, f"a session of over {_MAX_SESSION_BYTES} bytes; the format has a file per session"
-            )
         refuse_encoding(data[:4096])
-        return decoded(without_mark(data), ended=False)
+        return decoded(without_mark(data), False)
 
 
 FORMAT: Final = Format(

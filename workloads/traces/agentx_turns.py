@@ -17,12 +17,14 @@ from workloads.traces import dialects, values
 from workloads.traces.reading import Format
 from workloads.traces.session_rows import by_session, from_first
 from workloads.traces.sniff import csv_columns
+from workloads.traces.text import refuse_arrivals
 from workloads.traces.trace import Entry, TraceError
 
 _COLUMNS: Final = ("trace", "t_s", "in_tokens", "out_tokens", "cached_tokens", "new_tokens")
 
 
 def _rows(path: Path) -> Iterator[Entry]:
+    refuse_arrivals(path, (*_COLUMNS, "agent_t0_s"), "AgentX has none, so convert the file to a format that has")
     for line, (trace, stamp, in_, out, cached, new, start) in dialects.rows(
         path, _COLUMNS, ("agent_t0_s",), dialects.COMMON
     ):

@@ -3,8 +3,9 @@
     Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
     5,ChatGPT,472,18,490,Conversation log
 
-The second release adds `Session ID` and `Elapsed time`. A row without response tokens is a request that failed: it is
-counted and dropped, never replayed. There is no prefix information: cached tokens are 0.
+The second release adds `Session ID` and `Elapsed time`. A row without response tokens is a request that failed, one
+without request tokens has no prompt: both are counted and dropped, never replayed. There is no prefix information:
+cached tokens are 0.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ def entries(path: Path) -> Iterator[Entry]:
     for line, (stamp, request, response, session) in dialects.rows(path, _COLUMNS, ("Session ID",)):
         time = values.time_cell(stamp, "Timestamp", "seconds", path, line)
         output_tokens = values.token_cell(response, "Response tokens", path, line, least=0)
-        failed = "" if output_tokens else "failed (0 response tokens)"
-        input_tokens = values.token_cell(request, "Request tokens", path, line, least=0 if failed else 1)
+        input_tokens = values.token_cell(request, "Request tokens", path, line, least=0)
+        failed = "" if input_tokens else "without a prompt (0 request tokens)"
+        if not output_tokens:
+            failed = "failed (0 response tokens)"
         yield Entry(line, time, input_tokens, output_tokens, session=session.strip()[:200], failed=failed)
 
 

@@ -48,8 +48,9 @@ class _Header(tarfile.TarInfo):
         raise BadContent("a tar with sparse files; make the archive again, without --sparse")
 
 
-def members(file: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
-    """(name, content) of each regular file; read the content before the next. Raises BadContent."""
+def members(file: IO[bytes], most_bytes: int) -> Iterator[tuple[str, bytes]]:
+    """(name, content) of each regular file; of a file of more than `most_bytes`, one byte more than that. Raises
+    BadContent."""
     archive = None
     try:
         archive = tarfile.open(fileobj=file, mode="r|", tarinfo=_Header)  # noqa: SIM115 - it owns nothing
@@ -57,7 +58,7 @@ def members(file: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
             archive.members.clear()  # type: ignore[attr-defined]  # it keeps them for those who ask again
             content = archive.extractfile(member) if member.isfile() else None
             if content is not None:
-                yield member.name, content
+                yield member.name, content.read(most_bytes + 1)
     except _End:
         rest = file if archive is None else archive.fileobj
         while rest is not None and (piece := rest.read(2**16)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -87,3 +88,27 @@ def table(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -> I
     """`csv_file.table` of a trace. Raises TraceError."""
     with as_trace():
         yield from csv_file.table(path, columns, optional)
+
+
+def refuse_arrivals(path: Path, columns: Sequence[str], remedy: str) -> None:
+    """Raises TraceError where a table of a layout that knows no arrivals has a column, beside those that are read, that
+    looks like them: drawn ones would replace it. `remedy`: what to do with a trace that has arrivals."""
+    used = {column.casefold() for column in columns}
+    with as_trace():
+        file = csv_file.CsvFile(path)
+    if found := [name for name in file.names if name.casefold() not in used and _ARRIVAL.search(name)]:
+        raise TraceError(
+            path,
+            file.line,
+            f"the column {found[0]!r} looks like arrival times, which would be replaced by drawn ones: {remedy}, or "
+            "remove it to have them drawn",
+        )
+
+
+#: Names of a column that says when a request came, in the traces and tools of the field.
+_ARRIVAL: Final = re.compile(
+    r"arriv|time_?stamp|requested?[ _]at$"
+    r"|(start|submit|submission|send|sent|issue|created?|enqueued?)[ _]?(time|at|ts)([ _](s|ms|us|ns))?$"
+    r"|^(time|times|date|datetime|ts|at|start|started)([ _](s|ms|us|ns|sec|seconds))?$",
+    re.IGNORECASE,
+)

@@ -20,6 +20,7 @@ from workloads.traces import dialects, values
 from workloads.traces.reading import Format
 from workloads.traces.session_rows import by_session, from_first
 from workloads.traces.sniff import csv_columns
+from workloads.traces.text import refuse_arrivals
 from workloads.traces.trace import Entry, TraceError
 
 #: Median decode rate of TraceLab's rounds (published aggregates: median_decode_tok_s).
@@ -30,6 +31,8 @@ _COLUMNS: Final = ("session_id", "round_idx", "prefix_len", "input_len", "output
 def _rounds(path: Path, *, arrivals: bool) -> Iterator[Entry]:
     """Rounds with absolute times in ms where sessions have arrival times, else from the session's start."""
     columns = (*_COLUMNS, "arrival_time") if arrivals else _COLUMNS
+    if not arrivals:
+        refuse_arrivals(path, columns, "name it arrival_time, as TraceLab does, in ms")
     session, at_ms, arrival_ms, last_round = "", 0.0, 0.0, -1
     for line, cells in dialects.rows(path, columns, keys=dialects.COMMON):
         name = values.name(cells[0], "session_id", path, line)

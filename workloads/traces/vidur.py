@@ -4,7 +4,8 @@
     0.042,1021,44
 
 Vidur also has traces of lengths alone, without `arrived_at`: each of their rows is a session of one call, whose
-arrival is synthesised.
+arrival is synthesised. A column of another name that looks like arrivals is refused by name, for its unit is not
+known and drawn arrivals would replace it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final
 from workloads.traces import dialects, values
 from workloads.traces.reading import Format
 from workloads.traces.sniff import csv_columns
+from workloads.traces.text import refuse_arrivals
 from workloads.traces.trace import Entry
 
 _LENGTHS: Final = ("num_prefill_tokens", "num_decode_tokens")
@@ -30,6 +32,7 @@ def entries(path: Path) -> Iterator[Entry]:
 
 
 def lengths(path: Path) -> Iterator[Entry]:
+    refuse_arrivals(path, _LENGTHS, "name it arrived_at, as Vidur does, in seconds")
     for line, (prefill, decode) in dialects.rows(path, _LENGTHS):
         input_tokens = values.token_cell(prefill, "num_prefill_tokens", path, line)
         output_tokens = values.token_cell(decode, "num_decode_tokens", path, line, least=0)
