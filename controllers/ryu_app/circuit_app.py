@@ -14,17 +14,26 @@ import signal
 import sys
 from typing import Any
 
-from ryu.app.wsgi import WSGIApplication
+from ryu import cfg
 from ryu.base import app_manager
 from ryu.controller import ofp_event
 from ryu.controller.handler import CONFIG_DISPATCHER, DEAD_DISPATCHER, MAIN_DISPATCHER, set_ev_cls
+from ryu.lib import hub
 from ryu.ofproto import ofproto_v1_3
 
 from controllers import config as controller_config
 from controllers.ryu_app import northbound
+from controllers.ryu_app.connections import Connections
 from controllers.ryu_app.datapaths import Datapaths
 from controllers.ryu_app.event_log import EventLog
 from controllers.ryu_app.fabric_shell import FabricShell
+from controllers.ryu_app.http_server import (
+    MOST_OF_ONE_CLIENT,
+    HttpServer,
+    NorthboundApplication,
+    TooFewDescriptors,
+    most_connections,
+)
 from controllers.ryu_app.metrics import Metrics
 from controllers.ryu_app.purge import FlowCaches
 from controllers.ryu_app.reconfiguration import Switches
@@ -36,7 +45,7 @@ class CircuitApp(app_manager.RyuApp):
     """Wires the pieces together and hands OpenFlow events on."""
 
     OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]
-    _CONTEXTS = {"wsgi": WSGIApplication}
+    _CONTEXTS = {"wsgi": NorthboundApplication}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -44,7 +53,8 @@ class CircuitApp(app_manager.RyuApp):
             config = controller_config.read(os.environ.get("HELIOGRAPH_CONTROLLER", ""))
             core = controller_config.core(config)
             log = EventLog(config.log)
-        except (controller_config.ConfigError, OSError) as error:
+            most = most_connections(len(config.prefills), len(config.planes))
+        except (controller_config.ConfigError, TooFewDescriptors, OSError) as error:
             print(f"heliograph controller: {error}", file=sys.stderr)
             raise SystemExit(2) from error
         planes = [plane.plane() for plane in config.planes]
@@ -54,7 +64,9 @@ class CircuitApp(app_manager.RyuApp):
         switches = Switches(self._datapaths, caches) if planes else None
         self._log = log
         self._shell = FabricShell(config, core, switches, log, Metrics())
-        northbound.mount(kwargs["wsgi"], self._shell)
+        self._application = kwargs["wsgi"]
+        self._connections = Connections(most, MOST_OF_ONE_CLIENT)
+        northbound.mount(self._application, self._shell)
         # one line for each of hundreds of events a second is no use to anybody
         logging.getLogger("ryu.lib.hub").setLevel(logging.WARNING)
         # on a real machine the controller has a processor of its own; here agents and packets compete for it
@@ -66,6 +78,13 @@ class CircuitApp(app_manager.RyuApp):
         # milliseconds
         gc.collect()
         gc.freeze()
+
+    def start(self) -> Any:
+        """Ryu's beginning of an app; returns what it waits for."""
+        super().start()
+        address = cfg.CONF.wsapi_host, cfg.CONF.wsapi_port
+        server = HttpServer(address, self._application, self._connections, self._shell.metrics)
+        return hub.spawn(server.serve_forever)
 
     def _stop(self, number: int, frame: object) -> None:
         # Ryu's own ending waits for every open connection, and grant streams never close. Nothing is left to flush.

@@ -37,6 +37,11 @@ class Metrics:
         )
         self.circuits = Gauge("heliograph_circuits", "Circuits that stand", registry=self.registry)
         self.datapaths = Gauge("heliograph_datapaths", "Circuit switches connected", registry=self.registry)
+        self.connections = Gauge("heliograph_connections", "Northbound connections", registry=self.registry)
+        self.refused = Counter(
+            "heliograph_refused", "Requests and connections not let in", ["status"], registry=self.registry
+        )
+        self.hung_up = Counter("heliograph_hung_up", "Clients gone in mid-request", registry=self.registry)
         self.faults = Counter("heliograph_faults", "Faults that make the run invalid", registry=self.registry)
 
     def text(self) -> bytes:

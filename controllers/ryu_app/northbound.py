@@ -1,11 +1,12 @@
 """The northbound API: HTTP/1.1 with JSON, for the agents of the testbed. Every refusal is `{"error": reason}`.
 
-Bodies are checked strictly: unknown keys, other types, NaN, infinity and negative sizes are 400. Times are run-clock
-seconds.
+Bodies are checked strictly: unknown keys, keys given twice, other types, NaN, infinity and negative sizes are 400. What
+is no HTTP, or too long, never comes this far (`controllers/ryu_app/http_protocol.py`). Times are run-clock seconds.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import socket
@@ -23,11 +24,10 @@ from controllers.config import one_line
 from controllers.core.demand import Demand, EventError, Placement
 from controllers.ryu_app.fabric_shell import LONGEST_PREFILL_S, FabricShell
 from controllers.ryu_app.grants import GrantStream
+from inputs import json_file
 from inputs.plugin_fault import PluginFault
 
 LOG = logging.getLogger(__name__)
-
-_LONGEST_BODY_BYTES = 65536
 
 # beyond 2**53 a size is no longer exact as a float, and no KV cache
 Bytes = Annotated[int, Field(ge=0, le=2**53)]
@@ -87,6 +87,12 @@ class NotFound(EventError):
     status = 404
 
 
+class NotAllowed(EventError):
+    """A path that is there, but not for this method."""
+
+    status = 405
+
+
 Body = TypeVar("Body", bound=_Body)
 Handler = Callable[..., dict[str, Any]]
 
@@ -98,10 +104,14 @@ def _json(body: dict[str, Any], status: int = 200) -> Response:
 
 
 def _parse(model: type[Body], req: Request) -> Body:
-    if (req.content_length or 0) > _LONGEST_BODY_BYTES:
-        raise EventError(f"the body has {req.content_length} bytes; at most {_LONGEST_BODY_BYTES} are allowed")
     try:
-        return model.model_validate_json(req.body)
+        document = json_file.parse(req.body.decode(), "the body")
+    except UnicodeDecodeError as error:
+        raise EventError(f"the body is not UTF-8: {error.reason} at byte {error.start}") from error
+    except json_file.JsonError as error:
+        raise EventError(str(error)) from error
+    try:
+        return model.model_validate(document)
     except ValidationError as error:
         raise EventError(one_line(error)) from error
 
@@ -145,13 +155,11 @@ def _answers(event: str) -> Callable[[Handler], Callable[..., Response]]:
 
 def _close_at_hangup(connection: Any, stream: GrantStream) -> None:
     """Close a stream as soon as its listener hangs up; a write would learn of it with the second heartbeat."""
-    try:
+    with contextlib.suppress(OSError):
+        connection.settimeout(None)
         # a listener says nothing more, so whatever can be read is the end
-        said = connection.recv(1, socket.MSG_PEEK)
-    except OSError:
-        said = b""
-    if not said:
-        stream.close()
+        connection.recv(1, socket.MSG_PEEK)
+    stream.close()
 
 
 class Northbound(ControllerBase):
@@ -234,9 +242,25 @@ class Northbound(ControllerBase):
     def metrics(self, req: Request) -> Response:
         return Response(body=self.shell.metrics.text(), headerlist=[("Content-Type", CONTENT_TYPE_LATEST)])
 
+    def unknown(self, req: Request, path: str) -> Response:
+        response = self._unknown(req, path=path)
+        if response.status_int == 405:
+            response.headers["Allow"] = ", ".join(self._methods(req))
+        return response
+
     @_answers("unknown")
-    def unknown(self, req: Request, path: str) -> dict[str, Any]:
+    def _unknown(self, req: Request, path: str) -> dict[str, Any]:
+        if methods := self._methods(req):
+            raise NotAllowed(f"{req.method} /{path} is not part of this API; the path takes {', '.join(methods)}")
         raise NotFound(f"{req.method} /{path} is not part of this API; docs/explanation/architecture.md lists it")
+
+    def _methods(self, req: Request) -> list[str]:
+        """The methods that the request's path has."""
+        matches = {
+            method: self.parent.mapper.match(environ=req.environ | {"REQUEST_METHOD": method})
+            for method in ("GET", "POST")
+        }
+        return [method for method, match in matches.items() if match["action"] != "unknown"]
 
 
 def mount(wsgi: WSGIApplication, shell: FabricShell) -> None:

@@ -6,10 +6,7 @@ import http.client
 import json
 import os
 import signal
-import socket
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,62 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.openflow.process import PACKET_FABRIC, Controller
+
 EVENTS_PER_S = 250
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-class Controller:
-    """A controller on the loopback address."""
-
-    def __init__(self, directory: Path, document: dict[str, Any] | str | None) -> None:
-        self.log = directory / "controller.jsonl"
-        self.port = free_port()
-        self.openflow_port = free_port()
-        environment = {key: value for key, value in os.environ.items() if key != "HELIOGRAPH_CONTROLLER"}
-        if document is not None:
-            path = directory / "controller.json"
-            path.write_text(document if isinstance(document, str) else json.dumps({**document, "log": str(self.log)}))
-            environment["HELIOGRAPH_CONTROLLER"] = str(path)
-        listen = ("--ofp-listen-host", "127.0.0.1", "--ofp-tcp-listen-port", str(self.openflow_port))
-        listen += ("--wsapi-host", "127.0.0.1", "--wsapi-port", str(self.port))
-        self.process = subprocess.Popen(
-            [sys.executable, "controllers/ryu_app/manager.py", *listen, "controllers/ryu_app/circuit_app.py"],
-            cwd=ROOT,
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def connect(self) -> http.client.HTTPConnection:
-        deadline_s = time.monotonic() + 30
-        while True:
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-            try:
-                connection.connect()
-            except ConnectionRefusedError:
-                assert self.process.poll() is None, self.process.stderr.read()  # type: ignore[union-attr]
-                assert time.monotonic() < deadline_s
-                time.sleep(0.02)
-            else:
-                return connection
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-
-PACKET_FABRIC = {
-    "fabric": {"kind": "eps", "decode_choice": "least-loaded"},
-    "transfer": "pull",
-    "rate_bytes_per_s": 45e9,
-    "prefills": [f"p{number}" for number in range(4)],
-    "decodes": ["d0", "d1", "d2"],
-}
 
 
 @pytest.fixture

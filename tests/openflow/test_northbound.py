@@ -110,8 +110,8 @@ def test_a_failed_transfer_gives_the_decodes_load_back(client: Client) -> None:
         ({"tail_bytes": 1.5}, "tail_bytes: Input should be a valid integer (got 1.5)"),
         ({"tail_bytes": "12"}, "tail_bytes: Input should be a valid integer (got '12')"),
         ({"layer_bytes": True}, "layer_bytes: Input should be a valid integer (got True)"),
-        ({"predicted_prefill_s": float("nan")}, "predicted_prefill_s: Input should be a finite number (got nan)"),
-        ({"at_s": float("inf")}, "at_s: Input should be a finite number (got inf)"),
+        ({"predicted_prefill_s": float("nan")}, "the body: NaN is no JSON number"),
+        ({"at_s": float("inf")}, "the body: Infinity is no JSON number"),
         ({"head_bytes": 2**60}, "head_bytes: Input should be less than or equal to"),
         ({"predicted_prefill_s": 1e9}, "predicted_prefill_s: Input should be less than or equal to 86400"),
         ({"migrates": "yes"}, "migrates: Input should be a valid boolean (got 'yes')"),
@@ -143,9 +143,23 @@ def test_a_body_that_is_no_json_object_is_400(client: Client, body: bytes) -> No
     assert answer["error"]
 
 
-def test_a_huge_body_is_400(client: Client) -> None:
-    status, answer = client.post("/v1/requests/r1/admitted", b" " * 70_000)
-    assert (status, answer["error"]) == (400, "the body has 70000 bytes; at most 65536 are allowed")
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"head_bytes": 1, "head_bytes": 2}', "the body: key 'head_bytes' is given twice"),
+        ("[" * 60_000, "the body: nested more than 64 deep"),
+        ('{"head_bytes": %s}' % ("1" * 5000), "a number of 5000 digits"),
+        ('{"head_bytes": %s}' % ("1" * 99), "head_bytes: Input should be"),
+        ('{"at_s": %s}' % ("1" * 400), "a number of 400 digits"),
+        ('{"at_s": -1e999}', "larger than any number a computer holds"),
+        ('{"prefill": "\\ud800"}', "half of a surrogate pair"),
+        ('{"prefill": "\xe9"}', "the body is not UTF-8"),
+    ],
+)
+def test_what_json_readers_disagree_on_is_400(client: Client, text: str, reason: str) -> None:
+    status, answer = client.post("/v1/requests/r1/admitted", text.encode("latin-1"))
+    assert status == 400
+    assert reason in answer["error"]
 
 
 @pytest.mark.parametrize(
@@ -229,7 +243,23 @@ def test_grants_of_an_unknown_instance_are_404(client: Client) -> None:
     assert (status, answer["error"]) == (404, "no prefill instance 'd0'; there are p0, p1")
 
 
-@pytest.mark.parametrize(("method", "path"), [("GET", "/"), ("GET", "/v2/health"), ("DELETE", "/v1/circuits")])
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("DELETE", "/v1/circuits", "GET, POST"),
+        ("GET", "/v1/requests/r1/admitted", "POST"),
+        ("HEAD", "/metrics", "GET"),
+        ("OPTIONS", "/v1/instances/p0/grants", "GET"),
+    ],
+)
+def test_a_path_that_is_there_for_another_method_is_405_with_those_it_takes(
+    client: Client, method: str, path: str, allowed: str
+) -> None:
+    response = Request.blank(path, method=method).get_response(client._application)
+    assert (response.status_int, response.content_type, response.headers["Allow"]) == (405, "application/json", allowed)
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/"), ("GET", "/v2/health"), ("DELETE", "/v1/circuit")])
 def test_a_path_that_does_not_exist_is_404_in_json(client: Client, method: str, path: str) -> None:
     status, answer = client.call(method, path)
     said = f"{method} {path} is not part of this API; docs/explanation/architecture.md lists it"
