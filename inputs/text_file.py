@@ -7,16 +7,15 @@ foreign file does to the libraries below comes out as one TextError with file, l
 from __future__ import annotations
 
 import io
-import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from inputs.errors import InputError
 from inputs.magic import GZIP, foreign, is_tar, is_zstd
 from inputs.packed import BadContent, Gunzipped, Unzstd
+from inputs.regular_file import NoFile, opened
 
 # A row of 10^6 tokens in 16-token blocks is under a megabyte; a file without line ends must not fill the memory.
 MAX_LINE_BYTES: Final = 16 * 2**20
@@ -58,47 +57,13 @@ def refusing(at: At) -> Iterator[None]:
         raise TextError(at.path, at.line + 1, f"cannot be read ({said})") from error
 
 
-def no_file(path: str | Path) -> str | None:
-    """Why a path is no file to read (it is not there, a directory, a pipe, a device); None where it is one."""
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError:
-        return "no such file"
-    except OSError as error:
-        return f"cannot be read ({error.strerror or error})"
-    except ValueError as error:  # a zero byte in the path
-        return f"no path of a file ({error})"
-    return _no_file(mode)
-
-
-def _no_file(mode: int) -> str | None:
-    if stat.S_ISREG(mode):
-        return None
-    if stat.S_ISDIR(mode):
-        return "a directory; give a file"
-    if stat.S_ISFIFO(mode):
-        return "a pipe cannot be read; give a file (it is read more than once)"
-    return "a device or a socket cannot be read; give a file"
-
-
-def _open(path: Path) -> tuple[IO[bytes], int]:
-    """(the file, its bytes). Raises TextError where it is none, and never waits for the other end of a pipe."""
-    if problem := no_file(path):
-        raise TextError(path, None, problem)
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    file = open(descriptor, "rb")  # noqa: SIM115 - the caller closes it
-    state = os.fstat(descriptor)
-    if problem := _no_file(state.st_mode):  # exchanged since
-        file.close()
-        raise TextError(path, None, problem)
-    return file, state.st_size
-
-
 def open_bytes(path: Path) -> io.BufferedReader:
     """The file's content, unpacked as it is read. Close it. Raises TextError, BadContent and OSError: use it within
     `refusing`."""
-    plain, size_bytes = _open(path)
-    assert isinstance(plain, io.BufferedReader)
+    try:
+        plain, size_bytes = opened(path)
+    except NoFile as error:
+        raise TextError(path, None, error.problem) from None
     file = plain
     try:
         start = file.peek(_START_BYTES)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
-from typing import NoReturn
 
 from inputs.errors import InputError
+from inputs.regular_file import NoFile, opened
 
 
 class Unreadable(InputError):
@@ -33,33 +31,16 @@ def read_text(path: Path, most_bytes: int) -> str:
 
 def _content(path: Path, most_bytes: int) -> bytes:
     try:
-        _regular(path, os.stat(path))
-        # not blocked by a pipe that took the file's place meanwhile
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:
-            _regular(path, os.fstat(file.fileno()))
+        file, _ = opened(path)
+        with file:
             content = file.read(most_bytes + 1)
-    except FileNotFoundError:
-        raise Unreadable(path, "no such file", missing=True) from None
+    except NoFile as error:
+        raise Unreadable(path, error.problem, missing=error.missing) from None
     except OSError as error:
         raise Unreadable(path, f"cannot be read ({error.strerror or error})") from None
-    except Unreadable:
-        raise
-    except ValueError:  # a NUL, or half of a surrogate pair
-        raise Unreadable(path, "no file can have this name") from None
     if len(content) > most_bytes:
         raise Unreadable(path, f"larger than {_size(most_bytes)}; is it the right file?")
     return content
-
-
-def _regular(path: Path, found: os.stat_result) -> None:
-    if stat.S_ISDIR(found.st_mode):
-        _refuse(path, "a directory; give a file")
-    if not stat.S_ISREG(found.st_mode):
-        _refuse(path, "a pipe or a device, which cannot be read twice; copy it to a file first")
-
-
-def _refuse(path: Path, problem: str) -> NoReturn:
-    raise Unreadable(path, problem)
 
 
 def _size(count: int) -> str:

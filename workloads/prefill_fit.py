@@ -15,7 +15,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from inputs.errors import InputError
+from inputs.errors import InputError, printable
 from workloads.prefill import PrefillTiming
 from workloads.prefill_samples import Sample
 
@@ -103,7 +103,7 @@ def timing_yaml(found: Fit, *, tp: int, source: str) -> str:
     """The text of a timing file that `prefill.timing` takes, its errors in a comment."""
     timing = found.timing
     return (
-        f"# Fitted to {found.rows} prefills of {source}: relative error median {found.median_error:.2%}, "
+        f"# Fitted to {found.rows} prefills of {printable(source)}: relative error median {found.median_error:.2%}, "
         f"p95 {found.p95_error:.2%}, maximum {found.max_error:.2%}.\n"
         "# T_ms = max(floor_ms, t0_ms + a_ms_per_token*n + b_ms_per_token2*n*(c + n/2)); n new, c cached tokens\n"
         f"t0_ms: {_number(timing.t0_ms)}\n"

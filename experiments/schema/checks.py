@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from experiments.schema.errors import Issue, SpecError, SpecPath
 from experiments.schema.models import is_timing_file
 from experiments.schema.timing import read_timing
-from inputs.text_file import no_file
+from inputs.regular_file import no_file
 from workloads.arrivals import SYNTHETIC, WITHOUT_SESSIONS
 from workloads.kv import kv_model
 

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inputs import text_file
-from inputs.text_file import TextError, head, lines, no_file
+from inputs import regular_file, text_file
+from inputs.regular_file import no_file
+from inputs.text_file import TextError, head, lines
 
 
 @pytest.fixture
@@ -164,7 +165,7 @@ def test_pipes_sockets_devices_and_directories_are_refused_and_never_waited_for(
     assert "a directory; give a file" in refusal(tmp_path)
     assert "a device or a socket cannot be read; give a file" in refusal(Path("/dev/zero"))
     assert "no such file" in refusal(tmp_path / "nothing")
-    assert "no path of a file" in str(no_file("a\0b"))
+    assert "no file can have this name" in str(no_file("a\0b"))
 
 
 def test_a_pipe_of_this_process_is_refused_by_its_number():
@@ -179,7 +180,7 @@ def test_a_pipe_of_this_process_is_refused_by_its_number():
 
 def test_a_pipe_that_takes_a_files_place_is_not_waited_for(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe")
-    monkeypatch.setattr(text_file, "no_file", lambda path: None)
+    monkeypatch.setattr(regular_file, "_look", lambda path: None)
     assert "a pipe cannot be read" in refusal(tmp_path / "pipe")
 
 
@@ -189,7 +190,7 @@ def test_what_the_system_refuses_is_refused_with_its_words(file, monkeypatch):
 
     path = file(b"x")
     monkeypatch.setattr(os, "open", refuse)
-    assert refusal(path) == ":1: cannot be read (Permission denied)"
+    assert refusal(path) == ": cannot be read (Permission denied)"
 
 
 def test_the_head_of_a_file_is_its_first_bytes(file):

@@ -85,9 +85,9 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
         bound.bind(str(tmp_path / "socket"))
         for path, says in [
             (tmp_path, "a directory; give a file"),
-            (tmp_path / "pipe", "a pipe or a device"),
-            (tmp_path / "socket", "a pipe or a device"),
-            (Path("/dev/zero"), "a pipe or a device"),
+            (tmp_path / "pipe", "a pipe cannot be read; give a file"),
+            (tmp_path / "socket", "a device or a socket cannot be read"),
+            (Path("/dev/zero"), "a device or a socket cannot be read"),
             (tmp_path / "none.yaml", "no such file"),
             (tmp_path / ("x" * 5000), "File name too long"),
             (tmp_path / "a\0b", "no file can have this name"),
