@@ -59,6 +59,7 @@ def sweep(
     from results.records.artifacts import ArtifactError, write_json, write_text
     from simulation.constants import Constants, ConstantsError, read_constants
     from sweeps.axes import SweepError, parse_axes
+    from sweeps.cell import plain
     from sweeps.cluster import check_address
     from sweeps.grid import GridDirectory, cells_of
     from sweeps.inputs import all_inputs
@@ -111,7 +112,7 @@ def sweep(
     }
     console = Terminal()
     try:
-        directory = GridDirectory.create_or_resume(f"sweep-{experiment.stem}", definition, artifact_dir)
+        directory = GridDirectory.create_or_resume(f"sweep-{plain(experiment.stem)}", definition, artifact_dir)
         done = compute(cells, directory, console, "sweep", workers=workers, scheduler=scheduler, emulator=emulate)
     except (ArtifactError, SweepError) as error:
         fail(str(error), BAD_INPUT)

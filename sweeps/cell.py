@@ -42,6 +42,11 @@ Keep = Literal["all", "figures"]
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+=-]+")
 
 
+def plain(words: str) -> str:
+    """What a directory may be called, of what a user has written."""
+    return _UNSAFE.sub("_", words)[:80]
+
+
 class CellError(Exception):
     """A cell that could not be computed; the message says why."""
 
@@ -67,7 +72,7 @@ class Cell:
     def path(self) -> str:
         """Where its artifacts lie below the grid's directory, unique by `digest`."""
         words = [f"{key.rsplit('.', 1)[-1]}={value}" for key, value in self.point]
-        where = _UNSAFE.sub("_", "_".join(words))[:80] or "all"
+        where = plain("_".join(words)) or "all"
         return f"{where}/{self.fabric}-seed{self.seed}-{self.digest[:8]}"
 
     @property

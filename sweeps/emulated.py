@@ -16,6 +16,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+#: Ctrl-C, Ctrl-\\ and a terminal that closes reach every process there.
+OF_A_TERMINAL = frozenset((signal.SIGINT, signal.SIGQUIT, signal.SIGHUP))
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.05
 #: A run of many instances takes seconds to remove its network; one that takes longer is left to its own tear-down.
@@ -37,7 +39,7 @@ def run(command: Sequence[str], sweep: str, folder: Path) -> subprocess.Complete
 
     def in_the_child() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which local workers are kept from
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_A_TERMINAL)  # which local workers are kept from
 
     with _lock:  # so that `end` sees either the process or nothing that will ever start
         if sweep in _ended:

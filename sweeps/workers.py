@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from sweeps import dask_config, scratch
 from sweeps.cluster import EMULATOR, PLAIN, connected
+from sweeps.emulated import OF_A_TERMINAL
 
 if TYPE_CHECKING:  # Dask is imported once it is settled whose configuration it reads
     from distributed import Client, LocalCluster
@@ -64,8 +65,9 @@ def workers(
         from distributed import Client
 
         stack.enter_context(dask.config.set(_QUIET | {"temporary-directory": str(folder)}))
-        resource_tracker.ensure_running()  # unblocks SIGINT in the thread that starts it: so not within the next
-        with _interrupts_held():
+        with _held(OF_A_TERMINAL - {signal.SIGINT}):  # which it leaves alone itself, and unblocks in its starter
+            resource_tracker.ensure_running()
+        with _held(OF_A_TERMINAL):
             cluster = stack.enter_context(_local(count, emulator, afterwards))
         client = Client(cluster, security=cluster.security, set_as_default=False, deserializers=PLAIN)
         yield stack.enter_context(client)
@@ -92,10 +94,10 @@ def _local(count: int, emulator: bool, variables: dict[str, str]) -> LocalCluste
 
 
 @contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """SIGINT waits until the context ends, and never reaches the threads and processes that are started within, nor
-    those that they start: Ctrl-C goes to everybody at the terminal, and only the client is to act on it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _held(numbers: frozenset[signal.Signals]) -> Iterator[None]:
+    """What a terminal sends waits until the context ends, and never reaches the threads and processes that are started
+    within, nor those that they start: it goes to everybody there, and only the client is to act on it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
     finally:

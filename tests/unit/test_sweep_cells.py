@@ -11,15 +11,17 @@ from pathlib import Path
 import pytest
 import typer
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from sweep_cases import DEFINITION, SPEC, of_any_version
 
 from commands.sweep import compute
 from experiments.schema.spec import load
 from inputs.plugin_file import file_of
 from outputs.terminal import Terminal
-from results.records.artifacts import ArtifactError
+from results.records.artifacts import ArtifactError, _check_name
 from sweeps.axes import SweepError, parse_axes
-from sweeps.cell import CellError, run_cell
+from sweeps.cell import Cell, CellError, plain, run_cell
 from sweeps.execute import unfinished
 from sweeps.grid import GridDirectory, cells_of
 from sweeps.intervals import estimate
@@ -31,6 +33,19 @@ def test_every_fabric_and_seed_of_every_point_is_a_cell_of_its_own(spec):
     assert len(cells) == len({cell.digest for cell in cells}) == len({cell.path for cell in cells}) == 8
     alone = yaml.safe_load(cells[0].config)
     assert ([fabric["name"] for fabric in alone["fabrics"]], alone["seeds"]) == (["ecmp"], [1])
+
+
+@given(st.text(max_size=200), st.text(max_size=200))
+def test_no_key_and_no_value_leads_out_of_a_grid_s_directory(key, value):
+    where, cell = Path(Cell(((key, value),), "ecmp", 1, "").path).parts
+    assert where not in ("", ".", "..")
+    assert cell.startswith("ecmp-seed1-")
+    assert len(where) <= 80
+
+
+@given(st.text(max_size=200))
+def test_whatever_an_experiment_file_is_called_its_grid_has_a_name(name):
+    _check_name(f"sweep-{plain(name)}")
 
 
 def test_a_cell_is_finished_once_its_last_file_is_there_and_is_not_computed_again(spec, tmp_path):

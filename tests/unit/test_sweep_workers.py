@@ -10,9 +10,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +25,7 @@ from distributed import Client
 from sweep_cases import DEFINITION, ROOT, of_any_version, quiet
 
 from outputs.terminal import Terminal
-from sweeps import cluster, emulated
+from sweeps import cluster, emulated, scratch
 from sweeps.axes import SweepError, parse_axes
 from sweeps.cell import run_cell
 from sweeps.cluster import EMULATOR
@@ -135,15 +138,15 @@ def checkout(tmp_path_factory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_sweep_leaves_no_process_and_goes_on_where_it_was(checkout, spec, tmp_path, number, code):
-    grid = tmp_path / "grid"
-    temporary = tmp_path / "temporary"
+@contextmanager
+def under_way(checkout, spec, tmp_path) -> Iterator[tuple[subprocess.Popen, list[psutil.Process]]]:
+    """A sweep of 16 cells of which one is finished, with temporary files of its own, and the processes it has begun."""
+    grid, temporary = tmp_path / "grid", tmp_path / "temporary"
     temporary.mkdir()
     command = [sys.executable, str(checkout / "cli.py"), "sweep", str(spec), "--set", "workload.window_s=60"]
     command += ["--over", "workload.tenants.*.load=0.3,0.4,0.5,0.6", "--artifact-dir", str(grid), "--keep", "figures"]
     command += ["--workers", "1"]
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -151,26 +154,48 @@ def test_an_interrupted_sweep_leaves_no_process_and_goes_on_where_it_was(checkou
         cwd=checkout,
         start_new_session=True,
         env=os.environ | {"TMPDIR": str(temporary)},
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("1/16"):
-            break
-    family = psutil.Process(process.pid).children(recursive=True)
-    assert family
-    if number == signal.SIGINT:
-        os.killpg(process.pid, number)  # a terminal sends it to every process of the command
-    else:
-        process.send_signal(number)
-    _, errors = process.communicate(timeout=150)
-    assert process.returncode == code
-    assert "the same command with --artifact-dir" in " ".join(errors.split())
-    assert "Traceback" not in errors
-    gone_by_s = time.monotonic() + 30
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("1/16"):
+                break
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert family
+        yield process, family
+    gone_by_s = time.monotonic() + 60
     while any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in family):
         assert time.monotonic() < gone_by_s, family
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("number", "times"),
+    [(signal.SIGINT, 1), (signal.SIGINT, 6), (signal.SIGTERM, 1), (signal.SIGHUP, 1), (signal.SIGQUIT, 3)],
+)
+def test_an_interrupted_sweep_leaves_no_process_and_goes_on_where_it_was(checkout, spec, tmp_path, number, times):
+    with under_way(checkout, spec, tmp_path) as (process, _):
+        for _ in range(times):
+            if number == signal.SIGTERM:
+                process.send_signal(number)
+            else:
+                os.killpg(process.pid, number)  # a terminal sends it to every process of the command
+            time.sleep(0.05)
+        _, errors = process.communicate(timeout=300)
+    assert process.returncode == 128 + number
+    assert "the same command with --artifact-dir" in " ".join(errors.split())
+    assert errors.count("\n") == 1, errors
+    grid, temporary = tmp_path / "grid", tmp_path / "temporary"
     finished = [json.loads(path.read_text())["digest"] for path in grid.rglob("cell.json")]
     assert 1 <= len(finished) < 16
     assert json.loads((grid / "sweep.json").read_text())["cells"] == 16
     assert list(temporary.iterdir()) == []
+
+
+def test_what_a_killed_sweep_has_left_the_next_one_removes(checkout, spec, tmp_path, monkeypatch):
+    with under_way(checkout, spec, tmp_path) as (process, _):
+        process.kill()
+        process.communicate(timeout=300)
+    [left] = [path for path in (tmp_path / "temporary").iterdir() if path.name.startswith(scratch.PREFIX)]
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    assert f"directory {left}" in scratch.remove_left()
+    assert list((tmp_path / "temporary").iterdir()) == []
