@@ -10,6 +10,8 @@ from typing import Any, TypeAlias
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from inputs.errors import InputError
+
 SpecPath: TypeAlias = tuple[str | int, ...]
 
 
@@ -21,12 +23,11 @@ class Issue:
     text: str
 
 
-class SpecError(ValueError):
+class SpecError(InputError):
     """An experiment that cannot be run as it is written. One line per issue, each with file, line, path and remedy."""
 
     def __init__(self, lines: Iterable[str]) -> None:
-        self.lines = tuple(lines)
-        super().__init__("\n".join(self.lines))
+        super().__init__(*lines)
 
 
 def dotted(path: SpecPath) -> str:
