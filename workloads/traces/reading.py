@@ -19,6 +19,7 @@ from typing import Final, Literal
 
 from workloads.tenants import CONTEXT_LIMIT_TOKENS
 from workloads.traces.prefixes import PrefixCache, SessionNames
+from workloads.traces.resolution import resolution
 from workloads.traces.trace import Entry, Trace, TraceError, TraceReport, TraceRow
 
 # A wrong unit moves the rate by 1,000; no public trace of one service is within that of these bounds.
@@ -46,6 +47,11 @@ class Format:
     arrival_times: bool = True
     plausible_rate_per_s: tuple[float, float] = _PLAUSIBLE_RATE_PER_S
 
+    @property
+    def units_per_written(self) -> float:
+        """Units of an entry's time in the unit that is written: dates are written in seconds."""
+        return self.units_per_s if self.unit == DATES else 1.0
+
     def written(self, time: int | float) -> str:
         """A time with its unit, or as the date it was."""
         if self.unit != DATES:
@@ -65,7 +71,7 @@ class Reading:
         self._cached = self._context = self._deltas = 0
         self._span_s = 0.0
         self._dropped: Counter[str] = Counter()
-        self._gaps_s = array("d")
+        self._gaps_s, self._times, self._timed_rows = array("d"), array("d"), 0
         self._sessions = SessionNames()
 
     def __iter__(self) -> Iterator[TraceRow]:
@@ -111,6 +117,8 @@ class Reading:
         if self._rows_read == 1:
             self._origin = entry.time
             self._previous, self._distinct, self._group = entry.time, 1, 1
+            self._times.append(0.0)
+            self._timed_rows = 1
             return
         if entry.time < self._previous:
             raise TraceError(
@@ -122,6 +130,8 @@ class Reading:
         if entry.time > self._previous:
             if len(self._gaps_s) < _GAPS_KEPT:
                 self._gaps_s.append((entry.time - self._previous) / form.units_per_s)
+                self._times.append((entry.time - self._origin) / form.units_per_written)
+                self._timed_rows = self._rows_read
             self._distinct += 1
             self._tied += self._group if self._group > 1 else 0
             self._group = 0
@@ -143,7 +153,8 @@ class Reading:
             rows_kept=self._rows_kept,
             dropped=dict(self._dropped),
             distinct_times=self._distinct,
-            tick_s=statistics.median(self._gaps_s) if self._gaps_s else 0.0,
+            tick_s=resolution(self._times, self._timed_rows) * form.units_per_written / form.units_per_s,
+            gap_s=statistics.median(self._gaps_s) if self._gaps_s else 0.0,
             tied_rows=self._tied + (self._group if self._group > 1 else 0),
             token_hit_rate=self._cached / self._context if self._context else math.nan,
             warnings=self._rate_warnings(),

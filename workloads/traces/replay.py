@@ -70,7 +70,7 @@ def replay(
     durations_s = [timing.duration_s(row.new_tokens, row.cached_tokens) for row in trace.rows]
     work_s = [0.0, *accumulate(durations_s)]
     target_s = None if load is None else load * window_s * instances
-    end_s = times_s[-1] + trace.report.tick_s
+    end_s = times_s[-1] + trace.report.gap_s
     # Without an offset, try the rows in turn until the warm-up fits before one.
     firsts = range(len(times_s)) if offset_s is None else (bisect_left(times_s, offset_s),)
     for first in firsts:

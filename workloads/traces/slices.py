@@ -108,8 +108,8 @@ def slice_of(
 def _superposed(trace: Trace, times_s: Sequence[float], shifts: Sequence[float]) -> tuple[Trace, list[float]]:
     """The rows of all copies in time order. Copy i is shifted by `shifts[i]` of the trace's length, and what leaves the
     end comes in at the start, so that the mean rate is that of the trace, times the copies."""
-    tick_s = trace.report.tick_s or trace.report.span_s / max(1, len(times_s) - 1)
-    length_s = times_s[-1] + tick_s
+    gap_s = trace.report.gap_s or trace.report.span_s / max(1, len(times_s) - 1)
+    length_s = times_s[-1] + gap_s
     if length_s <= 0:
         raise TraceError(trace.report.path, None, "all rows share one time, so shifted copies cannot be superposed")
     merged: list[tuple[float, int, int, TraceRow]] = []

@@ -51,7 +51,8 @@ class TraceRow:
 @dataclass(frozen=True, slots=True)
 class TraceReport:
     """What a reader found. `origin` is the first timestamp as written, which was subtracted; `unit` is the
-    timestamps' unit; `tick_s` the typical distance of two distinct times; `tied_rows` the rows that share their time
+    timestamps' unit; `tick_s` the resolution in which times were recorded; `gap_s` the typical distance of two distinct
+    times; `tied_rows` the rows that share their time
     with another. `sessions` counts the sessions (None: no row names one); `delta_turns` the rows that hold only what is
     new in a turn of one. Without `has_arrival_times`, times count from the start of a session and `span_s` is the
     longest session. `complete` is false where reading stopped as soon as a slice was found."""
@@ -75,6 +76,7 @@ class TraceReport:
     complete: bool = True
     origin_written: str = ""
     delta_turns: int = 0
+    gap_s: float = 0.0
 
     @property
     def mean_rate_per_s(self) -> float | None:
