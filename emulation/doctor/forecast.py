@@ -22,6 +22,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+from controllers.core.switching import circuit_rule
 from emulation.agents.kernel import die_with_parent
 from emulation.linux import procfs
 from emulation.linux.ledger import RunLedger
@@ -246,7 +247,7 @@ def _join(testbed: Testbed, cluster: Cluster, pairs: Sequence[tuple[str, str]]) 
     assert testbed.ovs is not None
     for plane in cluster.planes:
         rules = "".join(
-            f"priority=100,in_port={plane.ports[a]},actions=output:{plane.ports[b]}\n"
+            f"{circuit_rule(plane.ports[a], plane.ports[b])}\n"
             for pair in pairs
             for a, b in (pair, pair[::-1])
             if a in plane.ports and b in plane.ports

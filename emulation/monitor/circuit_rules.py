@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from controllers.core.switching import circuit_rule
 from emulation.linux.watch import call_unixctl
 
 _COUNTERS = re.compile(r"^duration=[^,]+, n_packets=(\d+), n_bytes=\d+, (?:idle_age=\d+, )?")
-_CIRCUIT = re.compile(r"priority=100,in_port=([^ ,]+),actions=output:([^ ,]+)$")
+_CIRCUIT = re.compile(circuit_rule("([^ ,]+)", "([^ ,]+)") + "$")
 _DROP_ALL = re.compile(r"priority=0,actions=drop$")
 _HIDDEN = re.compile(r"^table_id=25[45],")  # what Open vSwitch adds for itself
 

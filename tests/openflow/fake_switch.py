@@ -14,6 +14,8 @@ from eventlet import queue as green_queue
 from ryu.lib import hub
 from ryu.ofproto import ofproto_parser, ofproto_protocol, ofproto_v1_3, ofproto_v1_3_parser
 
+from controllers.core.switching import ONE_STATION
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -34,6 +36,8 @@ class FlowTable:
     def apply(self, message: Any) -> None:
         """An OFPFlowMod, add or non-strict delete."""
         match = dict(message.match.items())
+        # every frame has such a source, so it decides nothing here
+        assert match.pop("eth_src", ONE_STATION) == ONE_STATION, f"match on {match}"
         assert set(match) <= {"in_port"}, f"match on {match}"
         in_port = match.get("in_port")
         if message.command == ofproto_v1_3.OFPFC_DELETE:

@@ -67,6 +67,16 @@ def test_clearing_takes_away_what_others_left() -> None:
     assert table.out_ports(3) == ()
 
 
+def test_a_circuits_rule_looks_at_more_than_its_port_and_leaves_no_frame_out() -> None:
+    """Where it looked at the port alone, Open vSwitch 3.3.0 to 3.5.0 would pass TCP on with unfinished checksums."""
+    messages = switching.installation(DATAPATH, PLANES[0], [("p0", "d0")])
+    assert [dict(message.match.items()) for message in messages] == [
+        # the bit of a group, which no frame has in the address it comes from
+        {"in_port": port, "eth_src": ("00:00:00:00:00:00", "01:00:00:00:00:00")}
+        for port in (PLANES[0].ports["p0"], PLANES[0].ports["d0"])
+    ]
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_random_reconfigurations_never_share_a_port_and_leave_bystanders_alone(seed: int) -> None:
     rng = random.Random(seed)

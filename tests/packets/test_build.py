@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from namespaces import inside
 
+from controllers.core.switching import circuit_rule
 from emulation.linux.ledger import LedgerError, RunLedger, clean, dead_runs
 from emulation.linux.netns import NETNS_DIR, NamespaceError, batch, run_in, socket_in, write_sysctls
 from emulation.linux.processes import RCU_EXPEDITED, start_ticks
@@ -249,7 +250,7 @@ def test_tcp_crosses_a_circuit_with_checksum_offload_on(make_testbed):
     assert testbed.ovs is not None
     (plane,) = cluster.planes
     for a, b in (("p0", "d0"), ("d0", "p0")):
-        flow = f"in_port={plane.ports[a]},actions=output:{plane.ports[b]}"
+        flow = circuit_rule(plane.ports[a], plane.ports[b])
         target = f"unix:{testbed.ovs.of(plane.bridge).directory}/{plane.bridge}.mgmt"
         subprocess.run(["ovs-ofctl", "-O", "OpenFlow13", "add-flow", target, flow], check=True)
     p0, d0 = cluster.instances[0], cluster.instances[4]
@@ -266,9 +267,7 @@ def test_planes_are_shared_by_two_open_vswitches(ledger):
         assert testbed.ovs is not None
         assert set(testbed.ovs.pids()) == {"ovsdb-server", "ovs-vswitchd", "ovsdb-server 1", "ovs-vswitchd 1"}
         for plane in cluster.planes:
-            rules = [
-                f"in_port={plane.ports[a]},actions=output:{plane.ports[b]}" for a, b in (("p0", "d0"), ("d0", "p0"))
-            ]
+            rules = [circuit_rule(plane.ports[a], plane.ports[b]) for a, b in (("p0", "d0"), ("d0", "p0"))]
             target = f"unix:{testbed.ovs.of(plane.bridge).directory}/{plane.bridge}.mgmt"
             for rule in rules:
                 subprocess.run(["ovs-ofctl", "-O", "OpenFlow13", "add-flow", target, rule], check=True)

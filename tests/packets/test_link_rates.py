@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from controllers.core.switching import circuit_rule
 from emulation.linux.netns import socket_in
 from emulation.network.ecmp import port_pools
 from emulation.probe.link import Path, ProbeError, check_tcp, goodputs, least_squares_bps, round_trip_s
@@ -184,7 +185,7 @@ def test_a_circuit_carries_the_rate_of_its_nic(make_testbed):
     testbed = make_testbed(cluster)
     (plane,) = cluster.planes
     for a, b in (("p0", "d0"), ("d0", "p0")):
-        flow = f"in_port={plane.ports[a]},actions=output:{plane.ports[b]}"
+        flow = circuit_rule(plane.ports[a], plane.ports[b])
         target = f"unix:{testbed.ovs.of(plane.bridge).directory}/{plane.bridge}.mgmt"
         subprocess.run(["ovs-ofctl", "-O", "OpenFlow13", "add-flow", target, flow], check=True)
     ips = {instance.name: instance.gpu_ips[0] for instance in cluster.instances}

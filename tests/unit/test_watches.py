@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from controllers.core.switching import circuit_rule
 from emulation.linux import procfs
 from emulation.linux.procfs import CoreTimes, ProcessTimes
 from emulation.linux.rtnetlink import MESSAGE, TRAFFIC_CONTROL, attributes, messages
@@ -193,9 +194,9 @@ def test_attributes_are_padded_to_four_bytes_and_may_be_nested():
 
 
 #: As `ovs-appctl bridge/dump-flows` prints them, Open vSwitch 3.1.
-RULES = """\
-duration=9s, n_packets=12, n_bytes=900, priority=100,in_port=1,actions=output:2
-duration=9s, n_packets=8, n_bytes=700, priority=100,in_port=2,actions=output:1
+RULES = f"""\
+duration=9s, n_packets=12, n_bytes=900, {circuit_rule(1, 2)}
+duration=9s, n_packets=8, n_bytes=700, {circuit_rule(2, 1)}
 duration=9s, n_packets=3, n_bytes=180, priority=0,actions=drop
 table_id=254, duration=1s, n_packets=0, n_bytes=0, priority=2,recirc_id=0,actions=drop
 table_id=254, duration=1s, n_packets=0, n_bytes=0, priority=0,reg0=0x1,actions=controller(reason=)
@@ -222,5 +223,5 @@ def test_a_rule_that_drops_all_before_the_circuits_is_a_fault():
 
 
 def test_two_circuits_that_share_a_port_are_a_fault():
-    shared = "duration=9s, n_packets=0, n_bytes=0, priority=100,in_port=3,actions=output:2\n"
+    shared = f"duration=9s, n_packets=0, n_bytes=0, {circuit_rule(3, 2)}\n"
     assert parse(RULES + shared).faults() == ["two circuits lead out of port 2"]
