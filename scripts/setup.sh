@@ -16,9 +16,11 @@ here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 source "$here/scripts/state.sh"
 
 system_packages=(openvswitch-switch mininet iproute2 ethtool iputils-ping tcpdump procps util-linux kmod python3 python3-venv ca-certificates)
+failure="$here/.cache/setup-failure.log" # of the last set-up, where it failed: what to report, and whether it fails the same way again
 policy=/usr/sbin/policy-rc.d
 policy_mark="# heliograph set-up: temporary"
 output=$(mktemp)
+otherwise="" # what else there is to try, where the remedy of a step has failed
 
 finish() {
   rm -f "$output"
@@ -45,10 +47,40 @@ step() { # what, remedy, command...
   printf ' %s (%d.%01d s)\n' "$([[ $status == 0 ]] && echo done || echo FAILED)" $((took_us / 1000000)) $((took_us / 100000 % 10)) >&2 || true
   if [[ $status != 0 ]]; then
     say "set-up failed at: $what (exit status $status). The end of its output:"
-    tail -n 25 "$output" | sed 's/^/    /' >&2 || true
+    tail -n 25 "$output" | sed 's/^/    /' >&2
     say "remedy: $remedy"
+    not_again "$what (exit status $status)"
     exit 1
   fi
+}
+
+give_up() { # what is wrong, remedy
+  say "$1. Remedy: $2"
+  : >"$output"
+  not_again "$1"
+  exit 1
+}
+
+# Keeps what failed, for a report and for the next set-up, and says so where the last one failed the same way: its remedy is of no use
+# then. Times, sizes, addresses and names of temporary files differ each time.
+not_again() { # what failed
+  local mark before=""
+  mark=$({ echo "$1" && tail -n 25 "$output"; } | sed -E 's#/tmp/[^ ]*|0x[0-9a-f]+|[0-9]+([.,][0-9]+)?##g' | sha256sum)
+  if [[ -r $failure ]]; then read -r before <"$failure" || true; fi
+  if [[ $before == "$mark" ]]; then
+    say "the set-up before failed the same way, with the same remedy. If that was followed, it does not help here. $otherwise"
+    say "Or report it with $failure, which has all of the output"
+  fi
+  rm -f "$failure" && mkdir -p "${failure%/*}" && {
+    echo "$mark"
+    echo "$1"
+    date -u +%FT%TZ
+    uname -a
+    grep -h '^PRETTY_NAME=' /etc/os-release
+    "$here/.venv/bin/python" -VV
+    git -C "$here" describe --always --dirty
+    cat "$output"
+  } >"$failure" 2>/dev/null && if [[ $(id -u) == 0 ]]; then chown --no-dereference --reference="$here" "${failure%/*}" "$failure"; fi || true
 }
 
 # --- system packages ---------------------------------------------------------------------------------------------------------------
@@ -76,10 +108,10 @@ release_services() { # also removes one that a killed set-up left
 apt() { apt-get -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 "$@"; }
 
 set_up_system() {
+  otherwise="Try: apt-get --fix-broken install, another mirror in /etc/apt/sources.list*, or install by hand: ${system_packages[*]}"
   if ! command -v apt-get >/dev/null; then
     [[ -z $(missing_binaries) ]] && return 0
-    say "this system has no apt-get. Remedy: install by hand what provides $(missing_binaries) and Python 3.10 to 3.13 with venv, then run this again"
-    exit 1
+    give_up "this system has no apt-get" "install by hand what provides $(missing_binaries) and Python 3.10 to 3.13 with venv, then run this again"
   fi
   local packages
   mapfile -t packages < <(missing_packages)
@@ -105,8 +137,7 @@ set_up_system() {
   local missing
   missing=$(missing_binaries)
   if [[ -n $missing ]]; then
-    say "the packages are installed, yet these programs are not on the path: $missing. Remedy: apt-get install --reinstall ${system_packages[*]}"
-    exit 1
+    give_up "the packages are installed, yet these programs are not on the path: $missing" "apt-get install --reinstall ${system_packages[*]}"
   fi
 }
 
@@ -162,6 +193,7 @@ END
 
 set_up_venv() {
   local python
+  otherwise="Try an interpreter that lies elsewhere: HELIOGRAPH_PYTHON=/path/to/python3.12 ./heliograph setup"
   if [[ ! -w $here ]]; then
     say "cannot write $here/.venv as $(id -un). Remedy: run ./heliograph setup as $(stat -c %U "$here"), who owns the checkout, or with sudo"
     exit 1
@@ -177,11 +209,11 @@ set_up_venv() {
       step "installing python3-venv" "run: apt-get install python3-venv" apt install -y --no-install-recommends python3 python3-venv
     fi
     if ! python=$(find_python); then
-      say "found no Python 3.10 to 3.13 with venv (looked at ${HELIOGRAPH_PYTHON:-/usr/bin/python3 and python3* on the path})." \
-        "Remedy: sudo apt-get install python3-venv, or name one: HELIOGRAPH_PYTHON=/path/to/python3.12 ./heliograph setup"
-      exit 1
+      give_up "found no Python 3.10 to 3.13 with venv (looked at ${HELIOGRAPH_PYTHON:-/usr/bin/python3 and python3* on the path})" \
+        "sudo apt-get install python3-venv, or name one: HELIOGRAPH_PYTHON=/path/to/python3.12 ./heliograph setup"
     fi
   fi
+  otherwise="Try another Python, 3.10 to 3.13, than $("$python" -V 2>&1): HELIOGRAPH_PYTHON=/path/to/python ./heliograph setup"
   step "making .venv with $python ($("$python" -V 2>&1))" "rm -rf .venv and run: $python -m venv .venv" make_venv "$python"
   step "installing the build tools" "check that pip reaches its package index, then run ./heliograph setup" \
     pip setuptools wheel pbr
@@ -227,4 +259,5 @@ for part in "$@"; do
 done
 # The system's stamp lies in .venv, which may just have been made.
 if [[ " $* " == *" system "* ]] && [[ -d $here/.venv ]]; then stamp "$system_stamp"; fi
+rm -f "$failure" || true
 say "set-up took $((SECONDS - began)) s"

@@ -4,10 +4,12 @@ machines)."""
 import contextlib
 import os
 import signal
+from collections.abc import Generator
 from pathlib import Path
 from types import FrameType
 
 import pytest
+from command_failures import STREAMS, said_by_commands
 from hypothesis import HealthCheck, settings
 from xdist.workermanage import NodeManager
 
@@ -60,8 +62,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="tests/packets needs root: sudo ./heliograph test"))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A command that failed under a test is shown with what it wrote."""
+    report = yield
+    if call.excinfo is not None:
+        report.sections += said_by_commands(call.excinfo.value)
+    return report
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What failed first and passed then: a fault that comes and goes must not hide behind a second try."""
     for report in terminalreporter.getreports("rerun"):
         terminalreporter.section(f"tried again: {report.nodeid}")
         terminalreporter.write_line(report.longreprtext[-2000:])
+        for title, text in report.sections:
+            if title.startswith(STREAMS):
+                terminalreporter.write_line(f"{title}: {text[-2000:]}")

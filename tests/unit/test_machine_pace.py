@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import machine_pace
 import pytest
-from machine_pace import LATE_LOOKS, LATE_S, LINK_SHARE, Patience, Ticks, unfit
+from machine_pace import LATE_LOOKS, LATE_S, LINK_SHARE, NoReferenceLinkError, Patience, Ticks, unfit
 
 START = Ticks(work=0, stolen=0, all=0)
 
@@ -82,6 +82,20 @@ def test_what_is_late_while_programs_work_may_be_late_because_of_ours(
 def test_what_is_late_once_is_late_by_chance(machine: Machine) -> None:
     machine.late_s += [2 * LATE_S] * (LATE_LOOKS - 1)
     assert unfit(START) is None
+
+
+def test_where_no_link_can_be_made_the_other_witnesses_are_heard(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> float:
+        raise NoReferenceLinkError("ip link add v: exit status 2: RTNETLINK answers: File exists")
+
+    monkeypatch.setattr(machine_pace, "reference_link_share", refuse)
+    with pytest.warns(UserWarning, match="cannot be told: ip link add v: exit status 2: RTNETLINK answers"):
+        assert unfit(START) is None
+    late(machine)
+    with pytest.warns(UserWarning, match="File exists"):
+        assert "1.0 ms late" in (unfit(START) or "")
 
 
 def test_patience_is_for_all_tests_together(machine: Machine) -> None:

@@ -53,6 +53,32 @@ def test_a_step_that_fails_is_named_with_its_output_and_the_remedy(checkout: Che
     assert not (checkout.path / ".venv/.heliograph-venv").exists()
 
 
+def test_a_remedy_that_did_not_help_is_not_given_again_without_a_word(checkout: Checkout) -> None:
+    python = checkout.broken_python("no space left on device, 0x7f01 in /tmp/tmp.$RANDOM after $RANDOM s")
+    first = checkout.run("cost", HELIOGRAPH_PYTHON=python)
+    assert "the same way" not in first.stderr
+    again = checkout.run("cost", HELIOGRAPH_PYTHON=python)
+    assert again.returncode == 1
+    assert "remedy: rm -rf .venv" in again.stderr
+    assert "the set-up before failed the same way" in again.stderr
+    assert "Try another Python" in again.stderr
+    kept = checkout.path / ".cache/setup-failure.log"
+    assert str(kept) in again.stderr
+    assert "no space left on device" in kept.read_text()
+    other = checkout.run("cost", HELIOGRAPH_PYTHON=checkout.broken_python("no such module"))
+    assert "the same way" not in other.stderr
+
+
+def test_no_python_twice_is_the_same_failure_and_a_set_up_that_ends_well_forgets_it(checkout: Checkout) -> None:
+    python = str(checkout.program("python2", "exit 1"))
+    said = [checkout.run("cost", HELIOGRAPH_PYTHON=python).stderr for _ in range(2)]
+    assert ["the same way" in text for text in said] == [False, True]
+    checkout.set_up()
+    done = subprocess.run([str(checkout.path / "scripts/setup.sh"), "venv"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not (checkout.path / ".cache/setup-failure.log").exists()
+
+
 def test_what_is_imported_is_among_what_is_installed_at_the_same_version() -> None:
     imported, installed = (
         {line.strip() for line in (ROOT / name).read_text().splitlines() if line and not line.startswith("#")}
