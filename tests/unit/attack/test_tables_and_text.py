@@ -15,10 +15,10 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
-from workloads.prefill_samples import read_samples
 
 from cli import app
 from inputs.errors import InputError
+from workloads.prefill_samples import read_samples
 from workloads.traces.formats import open_trace
 from workloads.traces.trace import TraceError
 
