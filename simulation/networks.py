@@ -76,7 +76,7 @@ class Ceiling:
 
 
 class PacketNetwork:
-    """A leaf-spine: each rank of a transfer is a flow of its own, its uplink chosen and its links shared by the
+    """Routers: each rank of a transfer is a flow of its own, its path chosen and its links shared by the
     fabric's rule.
 
     `recorded`: uplinks by request and rank that an emulation took; they go before the hash. Where a pair keeps its
@@ -113,12 +113,12 @@ class PacketNetwork:
         fabric, decode = self._fabric, job.placement.decode
         kept = fabric.ecmp_unit == "pair"
         flow_id = (job.prefill, decode, str(rank)) if kept else (job.request.id, str(rank))
-        uplink = None
-        if fabric.hashed:
+        routes, uplink = fabric.routes(job.prefill, decode, rank), None
+        if fabric.hashed and len(routes[0]) > 2:  # within a leaf there is nothing to choose
             uplink = self._recorded.get((job.request.id, rank))
             if uplink is None:
-                uplink = hashed_uplink(fabric.ecmp_seed, flow_id, fabric.uplinks)
-        path = fabric.path(job.prefill, decode, rank, uplink)
+                uplink = hashed_uplink(fabric.ecmp_seed, flow_id, len(routes))
+        path = routes[uplink or 0]
         connection = (job.prefill, decode, rank)
 
         def start() -> None:

@@ -29,7 +29,7 @@ from simulation.job import Job, circuit_events
 from simulation.networks import Ceiling, CircuitNetwork, Network, PacketNetwork
 from simulation.packet_fabric import PacketFabric
 from simulation.release import release_pieces
-from simulation.setting import build_core, cluster_of
+from simulation.setting import build_core
 from workloads.request import Request
 from workloads.serving import KvStream, LastChunkStarted, LeastUnfinished, PrefillQueue, PrefillStarted, kv_due_s
 
@@ -76,13 +76,12 @@ class Twin:
     def _run(self) -> TwinResult:
         experiment = self.experiment
         self._kv, self._timing = experiment.kv, experiment.timing
-        self._cluster = cluster_of(experiment)
         self._owned = experiment.owned_instances()
         self._clock = VirtualClock()
-        self._core: FabricController = build_core(experiment, self.fabric, self._cluster, self.seed, self.constants)
+        self._core: FabricController = build_core(experiment, self.fabric, self.seed, self.constants)
         self._jobs: dict[str, Job] = {}
         self._balance = LeastUnfinished()
-        names = [instance.name for instance in self._cluster.instances if instance.role == "prefill"]
+        names = [instance.name for instance in experiment.shape.instances if instance.role == "prefill"]
         self._queues = {name: PrefillQueue(self._timing, self._kv.layers) for name in names}
         self._planned_s: dict[str, float] = {}
         self._network = self._build_network()
@@ -96,7 +95,7 @@ class Twin:
     def _build_network(self) -> Network:
         fabric = self.fabric
         if isinstance(fabric, Eps):
-            self._packets = PacketFabric(self.experiment, fabric, self._cluster)
+            self._packets = PacketFabric(self.experiment, fabric)
             return PacketNetwork(self._clock, self._packets, self._part_arrived, self.uplinks)
         if isinstance(fabric, Ocs):
             assert isinstance(self._core, Reservations)
@@ -257,7 +256,7 @@ class Twin:
             raise AssertionError(f"the twin contradicts itself: {frames.inconsistencies[0]}")
         frames.circuits = with_sizes(frames.circuits, frames.requests, part_bytes_of(self.experiment.kv))
         if isinstance(self.fabric, Eps) and self.fabric.routing == "ecmp":
-            frames.transfers = with_collisions(frames.transfers, self.experiment.racks())
+            frames.transfers = with_collisions(frames.transfers, self._packets.paths)
         rows: list[dict[str, Any]] = []
         updates = 0
         if isinstance(self._network, PacketNetwork):

@@ -10,12 +10,13 @@ import sys
 from pathlib import Path
 
 try:
-    from topologies.fabric import LeafSpineFabric
+    from topologies.fabric import RoutedFabric
 # `mn --custom` executes this text without a package or a `__file__`; its code object still knows the path
 except ImportError:
     sys.path.insert(0, str(Path(sys._getframe().f_code.co_filename).resolve().parents[1]))
-    from topologies.fabric import LeafSpineFabric
+    from topologies.fabric import RoutedFabric
 
+from topologies.graph import leaf_spine_graph
 from topologies.wiring import WiredTopo
 
 HOST_PREFIX = "10.0.0.0/16"
@@ -45,12 +46,11 @@ class LeafSpine(WiredTopo):
         if not 1 <= hosts_per_rack <= 250:
             raise ValueError(f"hosts_per_rack is {hosts_per_rack}: give 1 to 250")
         self.racks, self.hosts_per_rack, self.uplinks = racks, hosts_per_rack, uplinks
-        fabric = LeafSpineFabric(
+        graph = leaf_spine_graph(racks, uplinks, leaf="leaf", spine="spine")
+        fabric = RoutedFabric(
             self,
-            leaf_name="leaf",
-            spine_name="spine",
-            spines=uplinks,
-            leaf_prefixes=[[f"10.0.{rack}.0/24"] for rack in range(racks)],
+            graph,
+            prefixes={leaf: [f"10.0.{rack}.0/24"] for rack, leaf in enumerate(graph.leaves)},
             covering=HOST_PREFIX,
             loopbacks=("10.255.0", "10.255.1"),
             goodput_bps=goodput_bps,
@@ -61,7 +61,7 @@ class LeafSpine(WiredTopo):
             for index in range(hosts_per_rack):
                 name = self.add_host(f"h{rack * hosts_per_rack + index}")
                 fabric.attach(
-                    rack,
+                    graph.leaf_of[rack, 0],
                     (name, "host0"),
                     f"10.0.{rack}.{index + 1}",
                     ["default"],

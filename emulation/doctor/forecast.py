@@ -225,7 +225,7 @@ def _pairs(plan: FabricPlan, cluster: Cluster) -> list[tuple[str, str]]:
     """As many prefill instances as can send at once, each to a decode instance of its own."""
     free = {i.name for i in cluster.instances if i.role == "decode"}
     pairs = []
-    for prefill, decodes in plan.reachable(cluster).items():
+    for prefill, decodes in plan.experiment.reachable().items():
         decode = next((name for name in decodes if name in free), None)
         if decode is not None:
             free.discard(decode)

@@ -1,7 +1,7 @@
 """Captures of the KV packets of a run, with the kernel's timestamps: the packets themselves as witnesses.
 
-On circuits at the decode side of every GPU NIC (what was delivered), on a packet fabric at the uplinks of the prefill
-racks (which path was taken). The files open in Wireshark.
+On circuits at the decode side of every GPU NIC (what was delivered), on a packet fabric wherever a router has hashed a
+flow onto one of several links (which path was taken). The files open in Wireshark.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from emulation.linux.wall_clock import ClockPair, Reading, read_clocks
 from emulation.network.testbed import Testbed
 from emulation.plan.fabric_plan import KV_PORT
 from topologies.cluster import Cluster
+from topologies.shape import links_of
 
 #: Ethernet, IPv4 and TCP headers with every option TCP uses, and the start of a KV header.
 SNAP_BYTES = 96
@@ -48,9 +49,26 @@ def points(cluster: Cluster, fabric_kind: str) -> list[Point]:
         decodes = [instance for instance in cluster.instances if instance.role == "decode"]
         return [Point(i.name, f"gpu{rank}", "in") for i in decodes for rank in range(len(i.gpu_ips))]
     if fabric_kind == "eps":
-        racks = sorted({instance.rack for instance in cluster.instances if instance.role == "prefill"})
-        return [Point(f"kl{rack}", f"ks{spine}", "out") for rack in racks for spine in range(cluster.uplinks)]
+        return [Point(*link, "out") for link in hashed_links(cluster)]
     return []
+
+
+def hashed_links(cluster: Cluster) -> list[tuple[str, str]]:
+    """The links that tell the paths of a packet fabric apart: out of each router that has several next hops for some
+    KV, in the order of the paths."""
+    graph, rack_of = cluster.kv_paths.graph, cluster.shape.rack_of
+    found: dict[tuple[str, str], None] = {}
+    ends = {(rack_of[p], rack_of[d]) for p, decodes in cluster.reachable.items() for d in decodes}
+    for source, destination in sorted(ends):
+        for rank in range(cluster.shape.gpus_per_instance):
+            paths = graph.paths_between(source, destination, rank)
+            # with one path there is nothing to tell apart, but whether it was taken
+            found |= dict.fromkeys(link for path in paths for link in links_of(path)[:1] if len(paths) == 1)
+            for path in paths:
+                for link in links_of(path):
+                    if len(graph.next_hops(link[0], path[-1])) > 1:
+                        found[link] = None
+    return list(found)
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import Any
 from emulation.network.shaping import MIN_WINDOW_BYTES, WINDOW_S, Shape, window_bytes
 from emulation.scale import ScaleModel
 from experiments.schema.spec import Eps, Experiment, Fabric, Ocs
-from topologies.cluster import PRIORITY_RTO_MIN_MS, RTO_MIN_MS, Cluster
+from topologies.cluster import PRIORITY_RTO_MIN_MS, RTO_MIN_MS, Cluster, KvLinks
 from workloads.request import Request
 
 REQUEST_PORT, KV_PORT = 7000, 7100
@@ -88,6 +88,11 @@ class FabricPlan:
         return self.fabric.ecmp_unit if isinstance(self.fabric, Eps) else "pair"
 
     @property
+    def hashes(self) -> bool:
+        """Whether each flow takes one path of several, by its hash."""
+        return isinstance(self.fabric, Eps) and self.fabric.routing == "ecmp"
+
+    @property
     def congestion_control(self) -> str:
         """Of the KV connections."""
         return getattr(self.fabric, "congestion_control", "cubic")
@@ -104,30 +109,12 @@ class FabricPlan:
 
     def cluster(self) -> Cluster:
         """The topology. Raises ValueError where it cannot be wired."""
-        cluster = self.experiment.cluster
         return Cluster(
-            prefill_instances=cluster.prefill_instances,
-            decode_instances=cluster.decode_instances,
-            gpus_per_instance=cluster.gpus_per_instance,
-            instances_per_rack=cluster.instances_per_rack,
-            racks=cluster.racks,
-            gpus_per_node=self.experiment.gpus_per_node,
+            self.experiment.shape,
             fabric=self.fabric.kind,
-            uplinks=self.experiment.uplinks(self.fabric) or None,
-            pooled=isinstance(self.fabric, Eps) and self.fabric.routing != "ecmp",
-            kv_goodput_bps=self.kv_goodput_bps,
-            queue=self.queue,
-            rto_min_ms=self.rto_min_ms,
-            window_bytes=self.window_bytes,
+            graph=self.experiment.kv_graph(self.fabric),
+            links=KvLinks(self.kv_goodput_bps, self.queue, self.rto_min_ms, self.window_bytes),
         )
-
-    def reachable(self, cluster: Cluster) -> dict[str, list[str]]:
-        """Prefill -> the decode instances of its tenant at its GPU positions; the spec's checks leave none without."""
-        return {
-            prefill: [decode for decode in cluster.reachable[prefill] if decode in owned.decodes]
-            for owned in self.experiment.owned_instances().values()
-            for prefill in owned.prefills
-        }
 
     @property
     def switch_daemons(self) -> int:
@@ -168,7 +155,7 @@ class FabricPlan:
                 }
                 for plane in cluster.planes
             ],
-            "reachable": self.reachable(cluster),
+            "reachable": self.experiment.reachable(),
             "log": str(log),
         }
 

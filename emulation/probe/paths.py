@@ -15,13 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import repeat
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 from emulation.network.ecmp import port_pools, source_ports
 from emulation.network.testbed import Testbed
 from emulation.plan.fabric_plan import KV_PORT, FabricPlan
 from emulation.probe.link import LINK_RATE_TOLERANCE, Path, check_tcp, goodputs, round_trip_s
 from topologies.cluster import Cluster
+from topologies.shape import links_of
 
 #: The agents hold KV_PORT while we probe.
 PROBE_PORT = KV_PORT + 1
@@ -29,11 +30,15 @@ PROBE_PORT = KV_PORT + 1
 #: them are the link's. Every retry is in the notes of the verdict.
 ATTEMPTS, PAUSE_S = 6, 0.2
 #: A connection that was closed holds its source port for a minute: each one gets a port of its own.
-PORTS_PER_UPLINK = ATTEMPTS + 2
+PORTS_PER_PATH = ATTEMPTS + 2
 #: Paths are read together up to this sum of their rates, and this many: two threads each serve a path.
 TOGETHER_BPS, MOST_TOGETHER = 300e6, 32
 #: Checks of TCP and round trips that go on at the same time.
 CHECKERS = 8
+
+
+#: ("nic", instance, rank), or the two routers of a link in its direction.
+Link: TypeAlias = tuple[str, str, int] | tuple[str, str]
 
 
 def ecmp_ports(plan: FabricPlan, cluster: Cluster, testbed: Testbed) -> dict[str, Any]:
@@ -50,7 +55,7 @@ class _Route:
     name: str
     path: Path
     ports: Iterator[int]
-    links: tuple[tuple[Any, ...], ...] = ()
+    links: tuple[Link, ...] = ()
 
     def connection(self) -> Path:
         return replace(self.path, source_port=next(self.ports))
@@ -72,7 +77,7 @@ class PathProbe:
         been read yet. No instance may be in two pairs. Raises ProbeError."""
         new = {pair for pair in pairs.items() if not self._read_instances.issuperset(pair)}
         self._check([self._circuit(*pair, rank=0) for pair in pairs.items() if pair not in new])
-        ranks = range(len(self._cluster.instances[0].gpu_ips))
+        ranks = range(self._cluster.shape.gpus_per_instance)
         self._read([self._circuit(*pair, rank) for pair in pairs.items() if pair in new for rank in ranks])
         self._read_instances.update(*new)
 
@@ -81,15 +86,14 @@ class PathProbe:
 
     def packet_paths(self) -> None:
         """Every GPU NIC and every uplink of a packet fabric. Raises ProbeError."""
-        reachable = self._cluster.reachable
+        reachable, paths = self._cluster.reachable, self._cluster.kv_paths
         decodes = [instance.name for instance in self._cluster.instances if instance.role == "decode"]
-        uplinks = self._cluster.uplinks
-        chosen = self._cover(list(reachable), decodes, reachable, uplinks)
+        chosen = self._cover(list(reachable), decodes, reachable)
         wanted: dict[tuple[str, str, int], list[int]] = {}
-        for prefill, decode, rank, uplink in chosen:
-            if self._instances[prefill].rack == self._instances[decode].rack:
-                continue
-            wanted.setdefault((prefill, decode, rank), [0] * uplinks)[uplink] = PORTS_PER_UPLINK
+        for prefill, decode, rank, number in chosen:
+            route = prefill, decode, rank
+            if paths.cross(*route):
+                wanted.setdefault(route, [0] * len(paths.between(*route)))[number] = PORTS_PER_PATH
         ports = source_ports(self._testbed, self._cluster, wanted, destination_port=PROBE_PORT)
         self._read(
             [
@@ -98,46 +102,41 @@ class PathProbe:
             ]
         )
 
-    def _packet_route(self, prefill: str, decode: str, rank: int, uplink: int, *, ports: Iterator[int]) -> _Route:
-        name = f"{prefill}-{decode} rank {rank} by uplink {uplink}"
-        racks = self._instances[prefill].rack, self._instances[decode].rack
-        links: list[tuple[Any, ...]] = [("nic", prefill, rank), ("nic", decode, rank)]
-        if racks[0] != racks[1]:
-            links += [("up", racks[0], uplink), ("down", racks[1], uplink)]
+    def _packet_route(self, prefill: str, decode: str, rank: int, number: int, *, ports: Iterator[int]) -> _Route:
+        path = self._cluster.kv_paths.between(prefill, decode, rank)[number]
+        name = f"{prefill}-{decode} rank {rank}" + (f" by {', '.join(path[1:-1])}" if len(path) > 2 else "")
+        links: list[Link] = [("nic", prefill, rank), ("nic", decode, rank), *links_of(path)]
         return _Route(name, self._path(prefill, decode, rank), ports, tuple(links))
 
     def _cover(
-        self, prefills: list[str], decodes: list[str], reachable: Mapping[str, Collection[str]], uplinks: int
+        self, prefills: list[str], decodes: list[str], reachable: Mapping[str, Collection[str]]
     ) -> list[tuple[str, str, int, int]]:
-        """(prefill, decode, rank, uplink) that touch every GPU NIC, and every uplink of every rack, at least once."""
-        ranks = range(len(self._instances[prefills[0]].gpu_ips))
+        """(prefill, decode, rank, path) that touch every GPU NIC, and every link between routers, at least once."""
+        ranks, paths = range(self._cluster.shape.gpus_per_instance), self._cluster.kv_paths
         pairs = [(prefill, decode) for prefill in prefills for decode in decodes if decode in reachable[prefill]]
-        rack = {name: instance.rack for name, instance in self._instances.items()}
-        needed: set[tuple[Any, ...]] = {("nic", name, rank) for pair in pairs for name in pair for rank in ranks}
-        needed |= {
-            (rack[name], uplink)
-            for pair in pairs
-            if rack[pair[0]] != rack[pair[1]]
-            for name in pair
-            for uplink in range(uplinks)
-        }
+        needed: set[Any] = {("nic", name, rank) for pair in pairs for name in pair for rank in ranks}
+        for rank in ranks:
+            for source, destination in {tuple(self._instances[name].rack for name in pair) for pair in pairs}:
+                for path in paths.graph.paths_between(source, destination, rank):
+                    needed.update(map(frozenset, links_of(path)))
+        most = max(len(paths.between(*pair, rank)) for pair in pairs for rank in ranks)
         # along the diagonals, so that neighbours in the list share as few links as possible
         pairs.sort(key=lambda pair: (decodes.index(pair[1]) - prefills.index(pair[0])) % len(prefills))
         chosen = []
-        for row in range(uplinks):
-            # the ranks of a rack's pairs cross one uplink after the other; each row begins further on, so that what is
+        for row in range(most):
+            # the ranks of a rack's pairs cross one path after the other; each row begins further on, so that what is
             # still to be read is not all read by the first pairs
-            first = row * len(pairs) // uplinks
+            first = row * len(pairs) // most
             for step in [*range(first, len(pairs)), *range(first)]:
                 prefill, decode = pairs[step]
                 for rank in ranks:
-                    uplink = (step * len(ranks) + row + rank) % uplinks
-                    touched: set[tuple[Any, ...]] = {("nic", prefill, rank), ("nic", decode, rank)}
-                    if rack[prefill] != rack[decode]:
-                        touched |= {(rack[prefill], uplink), (rack[decode], uplink)}
+                    choices = paths.between(prefill, decode, rank)
+                    number = (step * len(ranks) + row + rank) % len(choices)
+                    touched: set[Any] = {("nic", prefill, rank), ("nic", decode, rank)}
+                    touched.update(map(frozenset, links_of(choices[number])))
                     if touched & needed:
                         needed -= touched
-                        chosen.append((prefill, decode, rank, uplink))
+                        chosen.append((prefill, decode, rank, number))
         return chosen
 
     def wrong(self) -> list[str]:
@@ -184,7 +183,7 @@ class PathProbe:
         """Up to `most` paths that can be read at once; those that cross the most wanted links go first, lest they be
         left to go one by one."""
         wanted = Counter(link for route in routes for link in route.links)
-        used: Counter[tuple[Any, ...]] = Counter()
+        used: Counter[Link] = Counter()
         wave: list[_Route] = []
         for route in sorted(
             routes, key=lambda route: max((wanted[link] for link in route.links), default=0), reverse=True
@@ -194,12 +193,11 @@ class PathProbe:
                 wave.append(route)
         return wave
 
-    def _paths_at_once(self, link: tuple[Any, ...]) -> int:
-        """How many paths at full rate a link carries: one, or more where uplinks are pooled."""
-        if link[0] == "nic":
+    def _paths_at_once(self, link: Link) -> int:
+        """How many paths at full rate a link carries: one, or more where it is wider than a NIC's."""
+        if len(link) == 3:
             return 1
-        leaf, spine = f"kl{link[1]}", f"ks{link[2]}"
-        return max(1, math.floor(self._cluster.linkInfo(leaf, spine)["goodput_bps"] / self._plan.kv_goodput_bps))
+        return max(1, math.floor(self._cluster.linkInfo(*link)["goodput_bps"] / self._plan.kv_goodput_bps))
 
     def _read_wave(self, routes: Sequence[_Route]) -> None:
         left = {route.name: route for route in routes}

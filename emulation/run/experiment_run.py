@@ -197,8 +197,9 @@ def _run_fabric(
         result = run.run(shield)
     frames = result.frames
     frames.circuits = with_sizes(frames.circuits, frames.requests, part_bytes_of(plan.experiment.kv))
-    if plan.fabric.kind == "eps" and plan.fabric.routing == "ecmp":
-        frames.transfers = with_collisions(frames.transfers, plan.experiment.racks())
+    paths = plan.experiment.kv_paths(plan.fabric)
+    if paths is not None and plan.hashes:
+        frames.transfers = with_collisions(frames.transfers, paths)
     for table, frame in (("requests", frames.requests), ("transfers", frames.transfers), ("links", result.links)):
         run_directory.write_table(name, seed, table, frame)
     run_directory.write_table(name, seed, "circuits", frames.circuits)

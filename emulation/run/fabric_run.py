@@ -124,7 +124,7 @@ class FabricRun:
         self._seen.probe = probe = PathProbe(self.plan, parts.cluster, parts.testbed)
         if self.plan.fabric.kind == "none":
             return
-        for pairs in rounds(self.plan.reachable(parts.cluster)):
+        for pairs in rounds(self.plan.experiment.reachable()):
             if self.plan.fabric.kind == "ocs":
                 parts.controller.lay_circuits(pairs)
             if self.plan.keeps_connections:

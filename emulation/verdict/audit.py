@@ -8,7 +8,7 @@ On circuits
      delivered some of theirs;
   4. the first and the last byte of a transfer are delivered when `transfers.csv` says, within BYTE_TOLERANCE_S.
 On a packet fabric
-  5. every flow takes the uplink that was recorded for it, and no other; one within a rack takes none.
+  5. every flow takes the path that was recorded for it, and no other; one within a leaf crosses no other router.
 A violation names its packet (file and number, as Wireshark counts). What cannot be told, since a capture lost packets
 or a record is missing, is a gap.
 """
@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from emulation.linux.wall_clock import ClockPair
+from topologies.graph import Path as RouterPath
+from topologies.shape import KvPaths, links_of
 
 #: The receiver's clock is read after the packet reached its socket and its process woke up: a few hundred microseconds
 #: on a quiet machine, more than 10 ms now and then on a busy one, which is the verdict's to judge by its distribution.
@@ -271,38 +273,56 @@ def _check_last_bytes(
 
 
 def audit_paths(
-    segments: Mapping[int, Sequence[Segment]],
+    segments: Mapping[tuple[str, str], Sequence[Segment]],
     transfers: Iterable[Mapping[str, Any]],
     *,
     addresses: Mapping[str, Sequence[str]],
-    racks: Mapping[str, int],
+    paths: KvPaths,
     complete: bool = True,
 ) -> Audit:
-    """Check 5. `segments`: by uplink; a flow is a source and a source port, since each transfer has its own. `racks`:
-    instance -> rack; `complete`: no capture has lost a packet."""
+    """Check 5. `segments`: by the link, in its direction, at which they were captured; a flow is a source and a source
+    port, since each transfer has its own. `paths`: a transfer's `uplink` is the number of the one on record.
+    `complete`: no capture has lost a packet."""
     found = Audit(complete=complete)
-    taken: dict[tuple[str, int, str], dict[int, Segment]] = defaultdict(dict)
-    for uplink, captured in segments.items():
+    taken: dict[tuple[str, int, str], dict[tuple[str, str], Segment]] = defaultdict(dict)
+    first_links = {path[:2] for path in _all_paths(paths)}
+    for link, captured in segments.items():
         found.packets += len(captured)
         for segment in captured:
-            taken[segment.source, segment.source_port, segment.destination].setdefault(uplink, segment)
-        _, fresh, again = new_bytes(captured)
-        found.payload_bytes, found.retransmitted_bytes = found.payload_bytes + fresh, found.retransmitted_bytes + again
+            taken[segment.source, segment.source_port, segment.destination].setdefault(link, segment)
+        if link in first_links:  # further on the same bytes come by again
+            _, fresh, again = new_bytes(captured)
+            found.payload_bytes += fresh
+            found.retransmitted_bytes += again
     for row in transfers:
-        rank, port, recorded = int(row["rank"]), row["source_port"], row["uplink"]
-        transfer = f"transfer {row['request']} rank {rank}"
-        apart = racks[row["prefill"]] != racks[row["decode"]]
+        ends = row["prefill"], row["decode"], int(row["rank"])
+        port, recorded = row["source_port"], row["uplink"]
+        transfer = f"transfer {row['request']} rank {ends[2]}"
+        apart = paths.cross(*ends)
         if not isinstance(port, Integral) or (apart and not isinstance(recorded, Integral)):  # its sender's are missing
             found.gaps.append(f"{transfer}: no record says which port and uplink it took")
             continue
         found.flows += 1
-        seen = taken.get((addresses[row["prefill"]][rank], int(port), addresses[row["decode"]][rank]), {})
+        seen = taken.get((addresses[ends[0]][ends[2]], int(port), addresses[ends[1]][ends[2]]), {})
         if not apart and isinstance(recorded, Integral):
-            found.violations.append(f"{transfer}: stays within a rack, but uplink {recorded} is on record for it")
-        if apart and not seen:
-            found.missed(f"{transfer}: none of its packets crossed an uplink")
-        for uplink, segment in seen.items():
-            if not apart or uplink != recorded:
-                meant = recorded if apart else "its own rack"
-                found.violations.append(f"{segment.packet}: {transfer} took uplink {uplink}, not {meant}")
+            found.violations.append(f"{transfer}: stays within a leaf, but uplink {recorded} is on record for it")
+        choices = paths.between(*ends)
+        if apart and not 0 <= recorded < len(choices):
+            found.violations.append(f"{transfer}: uplink {recorded} is on record for it; there are {len(choices)}")
+            continue
+        meant = links_of(choices[int(recorded)]) if apart else ()
+        for link in meant:
+            if link in segments and link not in seen:
+                found.missed(f"{transfer}: none of its packets crossed {'-'.join(link)}")
+        for link, segment in seen.items():
+            if link not in meant:
+                path = "-".join((meant[0][0], *(end for _, end in meant))) if meant else "its own leaf"
+                found.violations.append(f"{segment.packet}: {transfer} took {'-'.join(link)}, not {path}")
     return found
+
+
+def _all_paths(paths: KvPaths) -> Iterator[RouterPath]:
+    graph = paths.graph
+    for source in graph.leaves:
+        for destination in graph.leaves:
+            yield from graph.paths(source, destination)

@@ -71,11 +71,8 @@ def audit_run(
             complete=not unsure,
         )
     else:
-        by_uplink: dict[int, list[Segment]] = {}
-        for point in captures.files:
-            by_uplink.setdefault(int(point.interface.removeprefix("ks")), []).extend(segments[point.name])
-        racks = {instance.name: instance.rack for instance in cluster.instances}
-        found = audit_paths(by_uplink, arrived, addresses=addresses, racks=racks, complete=not unsure)
+        by_link = {(point.node, point.interface): segments[point.name] for point in captures.files}
+        found = audit_paths(by_link, arrived, addresses=addresses, paths=cluster.kv_paths, complete=not unsure)
     found.gaps[:0] = [
         f"the capture {name} lost {lost[name]} packets" if name in lost else f"the capture {name} did not end in order"
         for name in unsure

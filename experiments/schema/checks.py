@@ -208,9 +208,20 @@ def _eps(at: SpecPath, fabric: Eps, experiment: Experiment) -> Iterator[Issue]:
             "transfer",
         )
     yield from _hash_seeds(at, fabric)
+    if fabric.topology is None:
+        yield from _leaf_spine(at, fabric, experiment)
+        return
+    for key in ("oversubscription", "uplinks"):
+        if getattr(fabric, key) is not None:
+            yield Issue((*at, key), f"{getattr(fabric, key):g} with a topology, which has links of its own; remove it")
+    if fabric.routing != "ecmp":
+        yield Issue((*at, "routing"), f"{fabric.routing!r} pools the uplinks of a leaf-spine; a topology has ecmp")
+
+
+def _leaf_spine(at: SpecPath, fabric: Eps, experiment: Experiment) -> Iterator[Issue]:
     ports = experiment.cluster.instances_per_rack * experiment.cluster.gpus_per_instance
     if (fabric.oversubscription is None) == (fabric.uplinks is None):
-        yield Issue((*at, "oversubscription"), "give either oversubscription or uplinks, and only one of them")
+        yield Issue((*at, "oversubscription"), "give either oversubscription, uplinks or a topology, and only one of them")
     elif fabric.uplinks is not None:
         if fabric.uplinks > ports:
             yield Issue(

@@ -68,6 +68,12 @@ def _check_timing(value: Any) -> Any:
     )
 
 
+def _check_topology(value: Any) -> Any:
+    if isinstance(value, str) and names_plugin(value):
+        return value
+    raise PydanticCustomError("not_allowed", f"{value!r} is no topology of your own; write module:Class")
+
+
 def _check_commit(value: Any) -> Any:
     if isinstance(value, str) and (value in COMMITS or names_plugin(value)):
         return value
@@ -228,6 +234,10 @@ class Eps(SpecModel):
         default=None, ge=1, description="a rack's GPU links / its uplinks (2 is 2:1)"
     )
     uplinks: int | None = Field(default=None, ge=1, description="uplinks of a rack, instead of oversubscription")
+    topology: Annotated[str, BeforeValidator(_check_topology)] | None = Field(
+        default=None,
+        description="routers and links of your own, instead of oversubscription: module:Class, a Mininet Topo",
+    )
     routing: Annotated[str, _one_of("routing", ("ecmp", "adaptive", "srpt"))] = Field(
         default="ecmp",
         description="path choice: ecmp hashes flows, adaptive spreads them ideally over a pooled uplink, srpt is "

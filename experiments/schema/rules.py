@@ -1,4 +1,4 @@
-"""The rules an experiment names: can its decode choices and commit rules be loaded, before anything is built?"""
+"""The plug-ins that an experiment names: can its topologies, decode choices and commit rules be loaded?"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from controllers.config import build_core
 from controllers.decode_choices import load as decode_choice
-from experiments.schema.spec import Experiment, Ocs
+from experiments.schema.spec import Eps, Experiment, Ocs
 
 
 def refusals(experiment: Experiment) -> list[str]:
@@ -14,6 +14,8 @@ def refusals(experiment: Experiment) -> list[str]:
     found = []
     seed = experiment.seeds[0]
     for i, fabric in enumerate(experiment.fabrics):
+        if isinstance(fabric, Eps) and (why := _refused(lambda fabric=fabric: experiment.kv_graph(fabric))):  # type: ignore[misc]
+            found.append(f"fabrics.{i}.topology: {why}")
         choice = getattr(fabric, "decode_choice", None)
         if choice is not None and (why := _refused(lambda choice=choice: decode_choice.load(choice, seed))):  # type: ignore[misc]
             found.append(f"fabrics.{i}.decode_choice: {why}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
@@ -35,8 +35,10 @@ from experiments.schema.models import (
 from experiments.schema.sessions import refuse_where_none_has
 from experiments.schema.source import Source, read
 from experiments.schema.timing import read_timing
+from experiments.schema.topology import leaf_spine, user_graph
 from inputs.plugin_file import PluginError, find, names_plugin
-from topologies.cluster import racks_of
+from topologies.graph import RouterGraph
+from topologies.shape import ClusterShape, KvPaths
 from workloads import arrivals as arrivals_module
 from workloads.arrivals import Arrivals
 from workloads.kv import KvModel, kv_model
@@ -48,7 +50,7 @@ __all__ = ["DECODE_CHOICES", "Eps", "Experiment", "Fabric", "NoFabric", "Ocs", "
 
 
 #: Keys of a fabric that may name a user's own class.
-PLUGIN_KEYS = ("decode_choice", "commit")
+PLUGIN_KEYS = ("topology", "decode_choice", "commit")
 
 
 class Experiment(SpecModel):
@@ -117,8 +119,8 @@ class Experiment(SpecModel):
         return [tenant.tenant_spec() for tenant in self.workload.tenants]
 
     def uplinks(self, fabric: Fabric) -> int:
-        """Uplinks of each rack of a packet fabric; 0 for the other kinds."""
-        if not isinstance(fabric, Eps):
+        """Uplinks of each rack of a leaf-spine; 0 for a topology of one's own and for the other kinds."""
+        if not isinstance(fabric, Eps) or fabric.topology is not None:
             return 0
         if fabric.uplinks is not None:
             return fabric.uplinks
@@ -132,11 +134,40 @@ class Experiment(SpecModel):
         ]
         return self if len(fabrics) == len(self.fabrics) else self.model_copy(update={"fabrics": fabrics})
 
-    def racks(self) -> dict[str, int]:
-        """The rack of each instance."""
+    @property
+    def shape(self) -> ClusterShape:
+        """How many instances there are, and how they sit in racks. Raises ValueError on a shape that cannot be."""
         cluster = self.cluster
-        counts = {"prefill": cluster.prefill_instances, "decode": cluster.decode_instances}
-        return racks_of(counts, cluster.instances_per_rack, cluster.racks == "mixed")
+        return _shape(
+            prefill_instances=cluster.prefill_instances,
+            decode_instances=cluster.decode_instances,
+            gpus_per_instance=cluster.gpus_per_instance,
+            instances_per_rack=cluster.instances_per_rack,
+            racks=cluster.racks,
+            gpus_per_node=self.gpus_per_node,
+        )
+
+    def kv_graph(self, fabric: Fabric) -> RouterGraph | None:
+        """The routers of a packet fabric and their links; None for the other kinds. Raises ValueError where the shape
+        or a user's topology cannot be."""
+        if not isinstance(fabric, Eps):
+            return None
+        if fabric.topology is not None:
+            return user_graph(fabric.topology, self.shape)
+        return leaf_spine(self.shape, self.uplinks(fabric), fabric.routing != "ecmp")
+
+    def kv_paths(self, fabric: Fabric) -> KvPaths | None:
+        """The paths of a packet fabric's KV; None for the other kinds."""
+        graph = self.kv_graph(fabric)
+        return None if graph is None else KvPaths(self.shape, graph)
+
+    def reachable(self) -> dict[str, list[str]]:
+        """Prefill -> the decode instances of its tenant at its GPU positions; the spec's checks leave none without."""
+        return {
+            prefill: [decode for decode in self.shape.reachable[prefill] if decode in owned.decodes]
+            for owned in self.owned_instances().values()
+            for prefill in owned.prefills
+        }
 
     def owned_instances(self) -> dict[str, OwnedInstances]:
         """The instances of each tenant by name."""
@@ -174,6 +205,12 @@ class Experiment(SpecModel):
         experiment."""
         data = self.model_dump(mode="json", exclude_none=True)
         return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+
+
+@lru_cache(maxsize=64)
+def _shape(**shape: Any) -> ClusterShape:
+    """Made once: what follows from a shape is asked for many times."""
+    return ClusterShape(**shape)
 
 
 Experiment.by_path = {

@@ -16,6 +16,7 @@ from experiments.schema.spec import Experiment, Fabric
 from results.metrics.hash_seeds import family
 from results.metrics.ttft_parts import covered_s
 from results.records.schema import is_warmup
+from topologies.shape import KvPaths, links_of
 
 
 class _Flow(NamedTuple):
@@ -25,12 +26,13 @@ class _Flow(NamedTuple):
     end_s: float
 
 
-def with_collisions(transfers: pd.DataFrame, racks: Mapping[str, int]) -> pd.DataFrame:
+def with_collisions(transfers: pd.DataFrame, paths: KvPaths) -> pd.DataFrame:
     """The same transfers with `shared_s` (seconds in which another shared its uplink or downlink) and `sharers` (the
-    most at once). Both are missing where no uplink was crossed or a transfer did not end. racks: instance -> rack."""
+    most at once). Both are missing where no uplink was crossed or a transfer did not end. `paths`: of the fabric; a
+    transfer's `uplink` is the number of the one it took."""
     shared: dict[int, list[tuple[float, float]]] = {}
     sharers: dict[int, int] = {}
-    for flows in _by_link(transfers, racks).values():
+    for flows in _by_link(transfers, paths).values():
         for flow in flows:
             shared.setdefault(flow.row, [])
             sharers.setdefault(flow.row, 0)
@@ -79,18 +81,21 @@ def account_ecmp(experiment: Experiment, fabric: Fabric, transfers: pd.DataFrame
     return {"ecmp": {"hash_seed": fabric.ecmp_seed, "family": same, **figures}}
 
 
-def _by_link(transfers: pd.DataFrame, racks: Mapping[str, int]) -> dict[tuple[str, int, int], list[_Flow]]:
-    """(up or down, rack, spine) -> flows."""
+def _by_link(transfers: pd.DataFrame, paths: KvPaths) -> dict[tuple[str, str], list[_Flow]]:
+    """A link between routers, in one direction -> flows. Those that start at one leaf are told apart by their sender's
+    NIC, those that end there by their receiver's."""
     links = defaultdict(list)
     ended = transfers.dropna(subset=["uplink", "first_byte_s", "last_byte_s"])
     columns = ("prefill", "decode", "rank", "uplink", "first_byte_s", "last_byte_s")
     for row, prefill, decode, rank, uplink, start_s, end_s in zip(
         ended.index.tolist(), *(ended[column].tolist() for column in columns), strict=True
     ):
-        if racks.get(prefill) == racks.get(decode):
+        if not paths.cross(prefill, decode, rank):
             continue
-        for way, instance in (("up", prefill), ("down", decode)):
-            links[way, racks[instance], uplink].append(_Flow(row, (instance, rank), start_s, end_s))
+        crossed = links_of(paths.between(prefill, decode, rank)[uplink])
+        for place, link in enumerate(crossed):
+            instance = prefill if 2 * place < len(crossed) else decode
+            links[link].append(_Flow(row, (instance, rank), start_s, end_s))
     return links
 
 

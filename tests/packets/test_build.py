@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from cluster_cases import cluster_of
 from namespaces import inside
 
 from controllers.core.switching import circuit_rule
@@ -37,7 +38,7 @@ def cpu_s() -> float:
 
 def demo(fabric: str, **changes: object) -> Cluster:
     options = {"prefill_instances": 4, "decode_instances": 3, "uplinks": 2, "kv_goodput_bps": 36e6}
-    return Cluster(fabric=fabric, **(options | changes))
+    return cluster_of(fabric=fabric, **(options | changes))
 
 
 def namespaces_with(prefix: str) -> list[str]:
@@ -84,11 +85,11 @@ def test_the_papers_128_gpus_cost_little_to_build_and_leave_nothing(ledger):
     """3 s on two cores, in CPU seconds: other programs do not change them. scripts/build_benchmark.py
     has the clock's."""
     shape = {"gpus_per_instance": 4, "gpus_per_node": 8, "instances_per_rack": 8, "kv_goodput_bps": 9e6}
-    cluster = Cluster(prefill_instances=16, decode_instances=16, fabric="eps", uplinks=32, **shape)
+    cluster = cluster_of(prefill_instances=16, decode_instances=16, fabric="eps", uplinks=32, **shape)
     before_s, began_s = cpu_s(), time.monotonic()
     with Testbed(cluster, ledger) as testbed:
         built_s, used_s = time.monotonic() - began_s, cpu_s() - before_s
-        route, last = ("p15", "d15", 3), cluster.uplinks - 1
+        route, last = ("p15", "d15", 3), 31
         ports = source_ports(testbed, cluster, {route: [0] * last + [1]}, destination_port=7101)[route][last]
         ends = {instance.name: instance for instance in cluster.instances}
         namespaces = testbed.namespace("p15"), testbed.namespace("d15")
@@ -110,13 +111,13 @@ def test_one_ledger_serves_one_fabric_after_another(ledger):
 @pytest.mark.parametrize("fabric", ["eps", "ocs"])
 def test_a_builder_killed_outright_is_cleaned_up_by_its_ledger(run_base, fabric):
     program = (
-        "import sys, time; sys.path.insert(0, sys.argv[1])\n"
+        "import sys, time; sys.path[:0] = [sys.argv[1], sys.argv[1] + '/tests/unit']\n"
         "from pathlib import Path\n"
         "from emulation.linux.ledger import RunLedger\n"
         "from emulation.network.testbed import Testbed\n"
-        "from topologies.cluster import Cluster\n"
+        "from cluster_cases import cluster_of\n"
         "shape = dict(prefill_instances=4, decode_instances=3, uplinks=2, kv_goodput_bps=36e6)\n"
-        f"cluster = Cluster(fabric={fabric!r}, **shape)\n"
+        f"cluster = cluster_of(fabric={fabric!r}, **shape)\n"
         "run = RunLedger.open('victim', base=Path(sys.argv[2]))\n"
         "print(run.prefix, flush=True)\n"
         "Testbed(cluster, run).build()\n"

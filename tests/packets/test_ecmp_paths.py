@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+from cluster_cases import cluster_of
 
 from emulation.linux.netns import NamespaceError, in_each, run_in
 from emulation.linux.route_lookup import RouteLookup
@@ -17,7 +18,7 @@ PAYLOAD_BYTES = 15_000
 
 def cluster_with(uplinks: int, **changes: object) -> Cluster:
     options = {"prefill_instances": 4, "decode_instances": 3, "kv_goodput_bps": 100e6, "fabric": "eps"}
-    return Cluster(uplinks=uplinks, **(options | changes))
+    return cluster_of(uplinks=uplinks, **(options | changes))
 
 
 def uplink_bytes(testbed, leaf: str, uplinks: int) -> list[int]:
@@ -29,7 +30,7 @@ def uplink_bytes(testbed, leaf: str, uplinks: int) -> list[int]:
 def test_every_flow_takes_the_uplink_of_its_pool(make_testbed, uplinks, ranks):
     cluster = cluster_with(uplinks, gpus_per_instance=ranks)
     testbed = make_testbed(cluster)
-    pools = port_pools(testbed, cluster, destination_port=KV_PORT, ports_per_uplink=4)
+    pools = port_pools(testbed, cluster, destination_port=KV_PORT, ports_per_path=4)
     instances = {instance.name: instance for instance in cluster.instances}
     right, flows = 0, 0
     for prefill, decodes in pools.items():
@@ -52,7 +53,7 @@ def test_every_flow_takes_the_uplink_of_its_pool(make_testbed, uplinks, ranks):
 def test_pools_are_disjoint_full_below_the_ephemeral_ports_and_the_same_each_time(make_testbed):
     cluster = cluster_with(4)
     testbed = make_testbed(cluster)
-    pools = port_pools(testbed, cluster, destination_port=KV_PORT, ports_per_uplink=64)
+    pools = port_pools(testbed, cluster, destination_port=KV_PORT, ports_per_path=64)
     assert {prefill: sorted(decodes) for prefill, decodes in pools.items()} == {
         f"p{n}": ["d0", "d1", "d2"] for n in range(4)
     }
@@ -63,14 +64,14 @@ def test_pools_are_disjoint_full_below_the_ephemeral_ports_and_the_same_each_tim
             assert set(ports.values()) == {1}
             assert min(ports) >= FIRST_PORT
             assert max(ports) <= LAST_PORT < 32_768
-    assert port_pools(testbed, cluster, destination_port=KV_PORT, ports_per_uplink=64) == pools
+    assert port_pools(testbed, cluster, destination_port=KV_PORT, ports_per_path=64) == pools
 
 
 def test_more_ports_than_the_range_holds_are_refused(make_testbed):
     cluster = cluster_with(2, prefill_instances=1, decode_instances=1)
     testbed = make_testbed(cluster)
     with pytest.raises(EcmpError, match=r"p0 to d0, rank 0: .* ask for fewer"):
-        port_pools(testbed, cluster, destination_port=KV_PORT, ports_per_uplink=7000)
+        port_pools(testbed, cluster, destination_port=KV_PORT, ports_per_path=7000)
 
 
 def test_only_the_uplinks_asked_for_get_ports(make_testbed):

@@ -12,12 +12,12 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from cluster_cases import cluster_of
 
 from controllers.core.switching import circuit_rule
 from emulation.linux.netns import socket_in
 from emulation.network.ecmp import port_pools
 from emulation.probe.link import Path, ProbeError, check_tcp, goodputs, least_squares_bps, round_trip_s
-from topologies.cluster import Cluster
 
 KV_PORT = 7100
 GOODPUT_BPS = 36e6
@@ -28,7 +28,7 @@ class Fabric:
 
     def __init__(self, make_testbed, **changes: object) -> None:
         options = {"prefill_instances": 4, "decode_instances": 3, "uplinks": 2, "kv_goodput_bps": GOODPUT_BPS}
-        self.cluster = Cluster(fabric="eps", **(options | changes))
+        self.cluster = cluster_of(fabric="eps", **(options | changes))
         self.testbed = make_testbed(self.cluster)
         self.pools = port_pools(self.testbed, self.cluster, destination_port=KV_PORT)
         self.ips = {instance.name: instance.gpu_ips[0] for instance in self.cluster.instances}
@@ -181,7 +181,7 @@ def test_a_546_kb_transfer_takes_its_bytes_over_the_goodput(fabric):
 
 
 def test_a_circuit_carries_the_rate_of_its_nic(make_testbed):
-    cluster = Cluster(prefill_instances=2, decode_instances=1, fabric="ocs", kv_goodput_bps=GOODPUT_BPS)
+    cluster = cluster_of(prefill_instances=2, decode_instances=1, fabric="ocs", kv_goodput_bps=GOODPUT_BPS)
     testbed = make_testbed(cluster)
     (plane,) = cluster.planes
     for a, b in (("p0", "d0"), ("d0", "p0")):

@@ -89,7 +89,7 @@ class Drill:
     def connect(self) -> None:
         """Open every kept connection, as a run does."""
         parts = self._parts
-        for pairs in rounds(parts.plan.reachable(parts.cluster)):
+        for pairs in rounds(parts.plan.experiment.reachable()):
             parts.controller.lay_circuits(pairs)
             for prefill, decode in pairs.items():
                 parts.fleet.send(prefill, {"type": "connect", "decode": decode})

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from cluster_cases import leaf_spine_paths
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
@@ -26,7 +27,8 @@ from results.records.schema import CIRCUITS, REQUESTS, TRANSFERS
 DEMO = Path(__file__).resolve().parents[2] / "experiments" / "demo.yaml"
 TAU_S = 0.025
 STEADY = ClockPair(Reading(0.0, 1e9), Reading(60.0, 1e9))
-APART = {"p0": 0, "p1": 0, "d0": 1, "d1": 1}
+APART = leaf_spine_paths(2, 2, uplinks=2)
+TOGETHER = leaf_spine_paths(2, 2, uplinks=2, racks="mixed")
 ADDRESSES = {"p0": ["10.64.0.4"], "p1": ["10.64.0.5"], "d0": ["10.64.0.8"], "d1": ["10.64.0.9"]}
 STEPS = {
     "remove": 0.0002, "barrier": 0.0005, "purge": 0.0004, "dark_wait": 0.025, "install": 0.0003, "barrier2": 0.0005,
@@ -57,8 +59,10 @@ def circuits(segments, events=EVENTS, transfers=(TRANSFER,), **more):
     return audit_circuits(segments, events, transfers, addresses=ADDRESSES, tau_s=TAU_S, time_dilation=1.0, **more)
 
 
-def paths(segments, transfers=(TRANSFER,), racks=APART, **more):
-    return audit_paths(segments, transfers, addresses=ADDRESSES, racks=racks, **more)
+def paths(segments, transfers=(TRANSFER,), paths=APART, **more):
+    """`segments`: by the spine to which they leave the prefills' leaf."""
+    captured = {("kl0", f"ks{spine}"): each for spine, each in segments.items()}
+    return audit_paths(captured, transfers, addresses=ADDRESSES, paths=paths, **more)
 
 
 def test_a_clean_reconfiguration_has_no_violation_and_its_dark_time_is_known():
@@ -172,18 +176,17 @@ def test_a_last_byte_recorded_long_after_its_packet_is_a_violation():
 def test_every_flow_of_a_packet_fabric_takes_the_uplink_on_record():
     assert paths({0: [], 1: DATA}).violations == []
     (wrong,) = paths({0: DATA[:1], 1: DATA[1:]}).violations
-    assert wrong == "packet 1 of d0-gpu0.pcap: transfer a rank 0 took uplink 0, not 1"
+    assert wrong == "packet 1 of d0-gpu0.pcap: transfer a rank 0 took kl0-ks0, not kl0-ks1-kl1"
     (lost,) = paths({0: [], 1: []}).violations
-    assert "none of its packets crossed an uplink" in lost
+    assert "none of its packets crossed kl0-ks1" in lost
 
 
 def test_a_transfer_within_a_rack_crosses_no_uplink_and_has_none_on_record():
-    together = dict.fromkeys(APART, 0)
     inside = TRANSFER | {"uplink": pd.NA}
-    assert paths({0: [], 1: []}, [inside], together).violations == []
-    (crossed,) = paths({0: DATA[:1], 1: []}, [inside], together).violations
-    assert crossed.endswith("transfer a rank 0 took uplink 0, not its own rack")
-    (recorded,) = paths({0: [], 1: []}, [TRANSFER], together).violations
+    assert paths({0: [], 1: []}, [inside], TOGETHER).violations == []
+    (crossed,) = paths({0: DATA[:1], 1: []}, [inside], TOGETHER).violations
+    assert crossed.endswith("transfer a rank 0 took kl0-ks0, not its own leaf")
+    (recorded,) = paths({0: [], 1: []}, [TRANSFER], TOGETHER).violations
     assert "uplink 1 is on record" in recorded
 
 

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from cluster_cases import leaf_spine_paths
 
 from results.metrics.collisions import collision_figures, collision_line, with_collisions
 from results.metrics.hash_seeds import family, hash_spreads
@@ -10,7 +11,7 @@ from results.records.schema import TRANSFERS
 from results.records.summary import RequestCounts, RunSummary, TtftStatistics
 from results.report.table import remarks
 
-RACKS = {"p0": 0, "p1": 0, "p2": 0, "d0": 1, "d1": 1, "d2": 1}
+APART = leaf_spine_paths(3, 3, uplinks=2)
 
 
 def transfers(*rows):
@@ -21,7 +22,7 @@ def transfers(*rows):
 
 def test_transfers_on_one_uplink_share_it_for_as_long_as_both_move():
     found = with_collisions(
-        transfers(("a", "p0", "d0", 0, 0.0, 4.0), ("b", "p1", "d1", 0, 3.0, 5.0), ("c", "p2", "d2", 1, 0.0, 9.0)), RACKS
+        transfers(("a", "p0", "d0", 0, 0.0, 4.0), ("b", "p1", "d1", 0, 3.0, 5.0), ("c", "p2", "d2", 1, 0.0, 9.0)), APART
     )
     assert found["shared_s"].tolist() == [1.0, 1.0, 0.0]
     assert found["sharers"].tolist() == [1, 1, 0]
@@ -38,35 +39,35 @@ def test_transfers_on_one_uplink_share_it_for_as_long_as_both_move():
 def test_the_most_at_once_and_the_time_with_any():
     found = with_collisions(
         transfers(("a", "p0", "d0", 0, 0.0, 10.0), ("b", "p1", "d1", 0, 1.0, 3.0), ("c", "p2", "d2", 0, 2.0, 5.0)),
-        RACKS,
+        APART,
     )
     assert found["shared_s"].tolist() == [4.0, 2.0, 3.0]
     assert found["sharers"].tolist() == [2, 2, 2]
 
 
 def test_racks_with_uplinks_of_their_own_meet_on_the_way_down():
-    racks = RACKS | {"p1": 2}
-    found = with_collisions(transfers(("a", "p0", "d0", 0, 0.0, 2.0), ("b", "p1", "d1", 0, 1.0, 3.0)), racks)
+    paths = leaf_spine_paths(3, 2, uplinks=2, per_rack=2)  # p0 and p1 in one rack, p2 in another
+    found = with_collisions(transfers(("a", "p0", "d0", 0, 0.0, 2.0), ("b", "p2", "d1", 0, 1.0, 3.0)), paths)
     assert found["shared_s"].tolist() == [1.0, 1.0]
-    elsewhere = with_collisions(transfers(("a", "p0", "d0", 0, 0.0, 2.0), ("b", "p1", "d1", 1, 1.0, 3.0)), racks)
+    elsewhere = with_collisions(transfers(("a", "p0", "d0", 0, 0.0, 2.0), ("b", "p2", "d1", 1, 1.0, 3.0)), paths)
     assert elsewhere["shared_s"].tolist() == [0.0, 0.0]
 
 
 def test_of_one_nic_to_one_nic_nothing_collides():
-    found = with_collisions(transfers(("a", "p0", "d0", 0, 0.0, 2.0), ("b", "p0", "d0", 0, 1.0, 3.0)), RACKS)
+    found = with_collisions(transfers(("a", "p0", "d0", 0, 0.0, 2.0), ("b", "p0", "d0", 0, 1.0, 3.0)), APART)
     assert found["sharers"].tolist() == [0, 0]
 
 
 def test_within_a_rack_and_unended_transfers_are_on_no_uplink():
-    racks = dict.fromkeys(RACKS, 0)
-    found = with_collisions(transfers(("a", "p0", "d0", 0, 0.0, 2.0)), racks)
+    together = leaf_spine_paths(3, 3, uplinks=2, per_rack=8, racks="mixed")
+    found = with_collisions(transfers(("a", "p0", "d0", 0, 0.0, 2.0)), together)
     assert math.isnan(found["shared_s"][0])
     assert collision_figures(found) is None
-    assert collision_figures(with_collisions(transfers(("a", "p0", "d0", 0, 0.0, None)), RACKS)) is None
+    assert collision_figures(with_collisions(transfers(("a", "p0", "d0", 0, 0.0, None)), APART)) is None
 
 
 def test_warm_up_transfers_collide_but_are_not_counted():
-    found = with_collisions(transfers(("warmup-a", "p0", "d0", 0, 0.0, 2.0), ("b", "p1", "d1", 0, 1.0, 3.0)), RACKS)
+    found = with_collisions(transfers(("warmup-a", "p0", "d0", 0, 0.0, 2.0), ("b", "p1", "d1", 0, 1.0, 3.0)), APART)
     assert collision_figures(found)["transfers"] == 1
     assert collision_figures(found)["collided"] == 1
 

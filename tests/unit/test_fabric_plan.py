@@ -114,4 +114,4 @@ def test_tenants_reach_their_own_decodes_at_their_own_gpu_positions_only():
         "workload.tenants=[{name: a, source: synthetic-agentic, share: 0.5, load: 0.5},"
         " {name: b, source: synthetic-agentic, share: 0.5, load: 0.5}]",
     )
-    assert two.reachable(two.cluster()) == {"p0": ["d0"], "p1": ["d1"], "p2": ["d2"], "p3": ["d3"]}
+    assert two.experiment.reachable() == {"p0": ["d0"], "p1": ["d1"], "p2": ["d2"], "p3": ["d3"]}

@@ -11,7 +11,6 @@ from twin_cases import EPS, OCS, R, experiment, ttft_ms, turn, twin
 from emulation.plan.fabric_plan import DRAIN_S as EMULATION_DRAIN_S
 from experiments.schema.spec import load
 from simulation.constants import Constants
-from simulation.setting import cluster_of
 from simulation.twin import DRAIN_S, Twin
 from workloads.flow_hash import hashed_uplink
 
@@ -238,7 +237,7 @@ def test_nodes_of_eight_gpus_at_the_papers_sizes(profile, gpus):
     case = load(SPEED, [*halves, "workload.window_s=2", "workload.warmup_s=1", f"workload.tenants.0.profile={profile}"])
     requests = case.requests(1)
     # with few requests each decode may serve one prefill only, so that all pairs would agree by chance
-    assert cluster_of(case).reachable["p1"] == [f"d{number}" for number in range(1, gpus // 8, 2)]
+    assert case.shape.reachable["p1"] == [f"d{number}" for number in range(1, gpus // 8, 2)]
     means = {}
     for fabric in case.fabrics:
         result = Twin(case, fabric, 1, requests).run()

@@ -81,3 +81,15 @@ finally:
         assert "dark 100.0 live 0.0 other 100.0" in answer
     finally:
         ovs.stop()
+
+
+def test_pingall_reaches_every_host_and_router_of_the_three_tier_example(in_namespace):
+    program = """
+net = Mininet(topo=customs["topos"]["threetier"](racks=4, instances_per_rack=1), controller=None)
+net.start()
+try:
+    print("loss", net.pingAll(timeout="2"), "nodes", len(net.hosts))
+finally:
+    net.stop()
+"""
+    assert "loss 0.0 nodes 14" in in_namespace(program, "../examples/three_tier.py", PYTHONPATH=str(ROOT))
