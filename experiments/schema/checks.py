@@ -221,7 +221,9 @@ def _eps(at: SpecPath, fabric: Eps, experiment: Experiment) -> Iterator[Issue]:
 def _leaf_spine(at: SpecPath, fabric: Eps, experiment: Experiment) -> Iterator[Issue]:
     ports = experiment.cluster.instances_per_rack * experiment.cluster.gpus_per_instance
     if (fabric.oversubscription is None) == (fabric.uplinks is None):
-        yield Issue((*at, "oversubscription"), "give either oversubscription, uplinks or a topology, and only one of them")
+        yield Issue(
+            (*at, "oversubscription"), "give either oversubscription, uplinks or a topology, and only one of them"
+        )
     elif fabric.uplinks is not None:
         if fabric.uplinks > ports:
             yield Issue(
