@@ -106,7 +106,7 @@ def load(resolved: str) -> Any:
         raise PluginError(f"{resolved!r} names no file yet: load() of an experiment looks for it")
     module = _module(path, source(path))
     if name not in vars(module):
-        own = [key for key, value in vars(module).items() if isinstance(value, type) and not key.startswith("_")]
+        own = [key for key, value in vars(module).items() if issubclass(type(value), type) and not key.startswith("_")]
         raise PluginError(f"{path} has no {name}; its classes: {', '.join(own) or 'none'}")
     return vars(module)[name]
 

@@ -158,7 +158,7 @@ def refuse_unfit(address: str, scheduler: dict[str, Any], emulator: bool) -> Non
                 "loopback address: whoever reaches it can run code in it; start it with TLS keys and --host "
                 "(docs/how-to/scale-out.md)"
             )
-    emulators = {name for name, worker in found.items() if worker["resources"].get(EMULATOR)}
+    emulators = {name for name, worker in found.items() if (worker.get("resources") or {}).get(EMULATOR)}
     if emulator and not emulators:
         raise SweepError(
             f"--scheduler {address}: none of its {len(found)} workers offers the resource {EMULATOR}=1; start one as "
