@@ -34,10 +34,7 @@ class _Header(tarfile.TarInfo):
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
         if len(buf) == tarfile.BLOCKSIZE and not bytes(buf).strip(b"\0"):
             raise _End
-        try:
-            found = super().frombuf(buf, encoding, errors)
-        except tarfile.HeaderError as error:
-            raise _damaged(error) from error
+        found = super().frombuf(buf, encoding, errors)
         if found.type == tarfile.GNUTYPE_SPARSE:
             found._proc_gnusparse_10()
         if found.type in _EXTENSIONS and found.size > _MAX_EXTENSION_BYTES:
@@ -67,7 +64,7 @@ def members(file: IO[bytes], most_bytes: int) -> Iterator[tuple[str, bytes]]:
         return
     except (tarfile.TarError, ValueError, OverflowError, EOFError) as error:
         raise _damaged(error) from error
-    raise _damaged("a header that is none")
+    raise _damaged("a header that is none, or no end")
 
 
 def _damaged(error: object) -> BadContent:
