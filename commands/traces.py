@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from commands.door import BAD_INPUT, fail
 from outputs.terminal import say
+
+if TYPE_CHECKING:
+    from workloads.tenants import TimeUnit
 
 
 def trace(
@@ -18,6 +21,9 @@ def trace(
         Path | None, typer.Option(metavar="EXPERIMENT.yaml", help="also say what this experiment's cluster would see")
     ] = None,
     max_context_tokens: Annotated[int, typer.Option(min=2, help="longer requests are dropped and counted")] = 131_072,
+    time_unit: Annotated[
+        str | None, typer.Option(metavar="s|ms", help="what its times are in, where its format leaves that open")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="as JSON, in real units")] = False,
 ) -> None:
     """What would be replayed of a trace: rows, percentiles of tokens, prefix hits, load and KV demand of a cluster."""
@@ -28,6 +34,8 @@ def trace(
     from workloads.traces.summary import Server, lines, summarise
     from workloads.traces.trace import TraceError
 
+    if time_unit not in (None, "s", "ms"):
+        fail(f"--time-unit {time_unit!r} is no unit of times (allowed: s, ms)", BAD_INPUT)
     if source not in SOURCES:
         fail(f"--source {source!r} is no trace format (allowed: {', '.join(SOURCES)})", BAD_INPUT)
     try:
@@ -35,7 +43,9 @@ def trace(
         if cluster is not None:
             experiment = load(cluster)
             server = Server(experiment.cluster.prefill_instances, experiment.timing, experiment.kv)
-        reading = open_trace(file, source, max_context_tokens=max_context_tokens)
+        reading = open_trace(
+            file, source, max_context_tokens=max_context_tokens, time_unit=cast("TimeUnit | None", time_unit)
+        )
         found = summarise(reading, server)
     except (SpecError, TraceError) as error:
         fail(str(error), BAD_INPUT)

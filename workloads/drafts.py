@@ -88,7 +88,9 @@ def traced_drafts(
     remembered as long as the file's `content` is the same. Raises ValueError or TraceError."""
     if tenant.path is None:
         raise ValueError(f"tenant {tenant.name}: source {tenant.source} needs a path to a trace file")
-    reading = open_trace(tenant.path, tenant.source, max_context_tokens=tenant.max_context_tokens)
+    reading = open_trace(
+        tenant.path, tenant.source, max_context_tokens=tenant.max_context_tokens, time_unit=tenant.time_unit
+    )
     if tenant.migrate == "affinity" and not reading.format.sessions:
         raise TraceError(
             tenant.path,
@@ -176,7 +178,9 @@ def _started(
 
     def calls(part: str, span_s: float) -> list[tuple[float, TraceRow]]:
         return calls_in(
-            lambda: open_trace(path, tenant.source, max_context_tokens=tenant.max_context_tokens),
+            lambda: open_trace(
+                path, tenant.source, max_context_tokens=tenant.max_context_tokens, time_unit=tenant.time_unit
+            ),
             rate_per_s=rate_per_s,
             sessions=found.sessions,
             span_s=span_s,

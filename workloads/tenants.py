@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from workloads.seeds import uniform
 
+TimeUnit: TypeAlias = Literal["s", "ms"]
 Migrate: TypeAlias = Literal["always", "affinity"] | float
 CONTEXT_LIMIT_TOKENS = 131_072
 
@@ -26,6 +27,7 @@ class TenantSpec:
     `offset_s`; with `per-seed` every copy is turned by a shift drawn from the seed, wrapped around, so that each seed
     replays a window of its own. `speedup` divides every time of a trace (2 replays twice
     as fast: arrivals, think times, sessions); a trace with arrival times takes either it or a load.
+    `time_unit`: that of a trace whose format leaves it open; None: the format's.
     """
 
     name: str
@@ -41,6 +43,7 @@ class TenantSpec:
     copies: int = 1
     windows: Literal["same", "per-seed"] = "same"
     speedup: float = 1.0
+    time_unit: TimeUnit | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ def _tenant(at: SpecPath, tenant: Tenant) -> Iterator[Issue]:
     if tenant.name.startswith("warmup-"):
         yield Issue((*at, "name"), f"{tenant.name!r}: names starting with 'warmup-' are the warm-up's; choose another")
     if tenant.source == SYNTHETIC:
-        for key in ("path", "offset_s", "ties", "windows"):
+        for key in ("path", "offset_s", "ties", "windows", "time_unit"):
             if getattr(tenant, key) is not None:
                 yield Issue((*at, key), f"{getattr(tenant, key)!r}: source {SYNTHETIC} reads no trace; remove {key}")
         for key in ("copies", "speedup"):

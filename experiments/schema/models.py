@@ -199,6 +199,10 @@ class Tenant(SpecModel):
     speedup: float = Field(
         default=1.0, gt=0, le=1e6, description="every time of a trace is divided by it (2 is twice as fast)"
     )
+    time_unit: Literal["s", "ms"] | None = Field(
+        default=None,
+        description="what the times of a trace are in, where its format leaves that open; none: the format's",
+    )
 
     @model_validator(mode="before")
     @classmethod

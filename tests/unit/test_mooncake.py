@@ -125,10 +125,10 @@ def test_missing_empty_and_cut_files_are_refused(tmp_path, write):
         mooncake.read(cut)
 
 
-def test_a_wrong_unit_is_warned_about(write):
-    # 3,600 rows a second apart, written in seconds and read as milliseconds.
-    report = mooncake.read(write(*(row(second, 10, [second]) for second in range(5000)))).report
-    assert "implausible" in report.warnings[0]
+def test_a_wrong_unit_is_refused(write):
+    # 5,000 rows a second apart, written in seconds and read as milliseconds.
+    with pytest.raises(TraceError, match=r"in ms the trace has 1e\+03 requests per s over 5 s.*time_unit: s"):
+        mooncake.read(write(*(row(second, 10, [second]) for second in range(5000))))
     assert not mooncake.read(write(row(0, 10, [1]), row(300, 10, [2]))).report.warnings
 
 

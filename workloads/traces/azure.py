@@ -10,6 +10,7 @@ prompt is all new: cached tokens are 0.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -17,9 +18,12 @@ from typing import Final
 from workloads.traces import dialects, values
 from workloads.traces.reading import DATES, Format
 from workloads.traces.sniff import csv_columns
-from workloads.traces.trace import Entry
+from workloads.traces.trace import Entry, TraceError
 
 _COLUMNS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+_LOCAL: Final = re.compile(r"[^+Z]*:[^-+Z]*")
+#: By how much times go back where clocks are set back an hour, and requests come some minutes apart.
+_REPEATED_NS: Final = (20 * 60 * 10**9, 60 * 60 * 10**9)
 _KEYS: Final = {
     **dialects.TABLES,
     # The multimodal trace of 2025.
@@ -32,8 +36,18 @@ _KEYS: Final = {
 
 
 def entries(path: Path) -> Iterator[Entry]:
+    previous = 0
     for line, (stamp, context, generated) in dialects.rows(path, _COLUMNS, keys=_KEYS):
         time = values.stamp_ns(stamp, "TIMESTAMP", path, line)
+        if _LOCAL.fullmatch(stamp.strip()) and _REPEATED_NS[0] <= previous - time <= _REPEATED_NS[1]:
+            raise TraceError(
+                path,
+                line,
+                f"TIMESTAMP {stamp.strip()[:60]} goes back {(previous - time) / 60e9:.0f} min, and the times have no "
+                "offset from UTC: where clocks were set back, an hour is there twice. Sorting would mix the two; write "
+                "the times in UTC or with their offset (2024-11-03 01:00:00-04:00)",
+            )
+        previous = time
         input_tokens = values.token_cell(context, "ContextTokens", path, line)
         yield Entry(line, time, input_tokens, values.token_cell(generated, "GeneratedTokens", path, line, least=0))
 

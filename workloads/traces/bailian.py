@@ -59,4 +59,5 @@ FORMAT: Final = Format(
     lambda head: json_keys(head) >= set(_KEYS),
     prefixes="blocks",
     sessions=True,
+    unit_is_open=True,
 )

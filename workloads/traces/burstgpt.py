@@ -41,4 +41,5 @@ FORMAT: Final = Format(
     entries,
     lambda head: csv_columns(head) >= {name.lower() for name in _COLUMNS},
     sessions=True,
+    unit_is_open=True,
 )

@@ -8,7 +8,7 @@ from typing import Final
 from inputs.csv_file import separated_otherwise
 from inputs.packed import BadContent
 from inputs.text_file import refuse_encoding
-from workloads.tenants import CONTEXT_LIMIT_TOKENS
+from workloads.tenants import CONTEXT_LIMIT_TOKENS, TimeUnit
 from workloads.traces import (
     agentx,
     agentx_turns,
@@ -73,6 +73,12 @@ def _remedy(start: bytes) -> str:
     return separated_otherwise(start.decode("utf-8", "replace")) or "give source, or convert the file"
 
 
-def open_trace(path: str | Path, source: str = AUTO, *, max_context_tokens: int = CONTEXT_LIMIT_TOKENS) -> Reading:
+def open_trace(
+    path: str | Path,
+    source: str = AUTO,
+    *,
+    max_context_tokens: int = CONTEXT_LIMIT_TOKENS,
+    time_unit: TimeUnit | None = None,
+) -> Reading:
     """A pass over the trace. Raises as `format_of`; iterating raises TraceError."""
-    return Reading(path, format_of(path, source), max_context_tokens=max_context_tokens)
+    return Reading(path, format_of(path, source), max_context_tokens=max_context_tokens, time_unit=time_unit)

@@ -70,7 +70,9 @@ def _matches(head: bytes) -> bool:
     return keys >= set(_KEYS) and "chat_id" not in keys
 
 
-FORMAT: Final = Format("mooncake", "mooncake", "ms", 1e3, entries, _matches, prefixes="blocks", sessions=True)
+FORMAT: Final = Format(
+    "mooncake", "mooncake", "ms", 1e3, entries, _matches, prefixes="blocks", sessions=True, unit_is_open=True
+)
 DELTAS: Final = replace(
     FORMAT, name="mooncake-delta", entries=partial(entries, rows="deltas"), matches=lambda head: False
 )

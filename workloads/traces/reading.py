@@ -12,12 +12,13 @@ import statistics
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final, Literal
 
-from workloads.tenants import CONTEXT_LIMIT_TOKENS
+from workloads.tenants import CONTEXT_LIMIT_TOKENS, TimeUnit
+from workloads.traces import units
 from workloads.traces.prefixes import PrefixCache, SessionNames
 from workloads.traces.resolution import resolution
 from workloads.traces.trace import Entry, Trace, TraceError, TraceReport, TraceRow
@@ -34,7 +35,8 @@ class Format:
     """One trace format. `entries` yields what a file holds and raises TraceError; `matches` recognises a file by its
     first bytes. `units_per_s`: of its times. `prefixes`: the cached prefix follows from block ids, is recorded, or is
     unknown. Without `arrival_times`, an entry's time counts from the start of its session, a session's entries stand
-    together and in order, and its blocks are its own."""
+    together and in order, and its blocks are its own. `unit_is_open`: neither a column's name nor its values say what
+    the times are in, so that another unit may be given."""
 
     name: str
     title: str
@@ -46,6 +48,7 @@ class Format:
     sessions: bool = False
     arrival_times: bool = True
     plausible_rate_per_s: tuple[float, float] = _PLAUSIBLE_RATE_PER_S
+    unit_is_open: bool = False
 
     @property
     def units_per_written(self) -> float:
@@ -63,8 +66,24 @@ class Format:
 class Reading:
     """Iterate once for the rows that would be replayed; `report()` covers what was read until then."""
 
-    def __init__(self, path: str | Path, form: Format, *, max_context_tokens: int = CONTEXT_LIMIT_TOKENS) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        form: Format,
+        *,
+        max_context_tokens: int = CONTEXT_LIMIT_TOKENS,
+        time_unit: TimeUnit | None = None,
+    ) -> None:
+        """Raises TraceError for a `time_unit` where the format leaves none open; None: the format's, if it may be."""
         self.path, self.format, self.max_context_tokens = str(path), form, max_context_tokens
+        self.unit_given = time_unit is not None
+        if time_unit is not None:
+            if form.unit_is_open:
+                self.format = replace(form, unit=time_unit, units_per_s=units.PER_S[time_unit])
+            else:
+                raise TraceError(
+                    path, None, f"time_unit {time_unit}: a {form.title} trace says itself what its times are; remove it"
+                )
         self.complete = False
         self._origin: int | float = 0
         self._rows_read = self._rows_kept = self._tied = self._group = self._distinct = 0
@@ -101,9 +120,28 @@ class Reading:
         self.complete = True
         if not self._rows_read:
             raise TraceError(self.path, None, "the trace has no rows")
+        self.refuse_unit()
         if not self._rows_kept:
             reasons = ", ".join(f"{count} {reason}" for reason, count in self._dropped.items())
             raise TraceError(self.path, None, f"all {self._rows_read} rows are dropped ({reasons}); nothing to replay")
+
+    def refuse_unit(self) -> None:
+        """Raises TraceError where the times that were read can only be in another unit, and nobody said which."""
+        if (
+            not self.unit_given
+            and self.format.arrival_times
+            and (why := units.misread(self._timing(), self.format.unit))
+        ):
+            raise TraceError(self.path, None, why)
+
+    def _timing(self) -> units.Timing:
+        gap_s = statistics.median(self._gaps_s) if self._gaps_s else 0.0
+        rows_per_time = self._rows_read / max(self._distinct, 1)
+        return units.Timing(self._rows_read, self._span_s, gap_s, self._tick_s(), rows_per_time)
+
+    def _tick_s(self) -> float:
+        form = self.format
+        return resolution(self._times, self._timed_rows) * form.units_per_written / form.units_per_s
 
     def _tally(self, entry: Entry) -> None:
         form = self.format
@@ -153,7 +191,7 @@ class Reading:
             rows_kept=self._rows_kept,
             dropped=dict(self._dropped),
             distinct_times=self._distinct,
-            tick_s=resolution(self._times, self._timed_rows) * form.units_per_written / form.units_per_s,
+            tick_s=self._tick_s(),
             gap_s=statistics.median(self._gaps_s) if self._gaps_s else 0.0,
             tied_rows=self._tied + (self._group if self._group > 1 else 0),
             token_hit_rate=self._cached / self._context if self._context else math.nan,
@@ -168,6 +206,8 @@ class Reading:
     def _rate_warnings(self) -> tuple[str, ...]:
         if self._span_s <= 0 or not self.format.arrival_times or self._rows_read < 2:
             return ()
+        if not self.unit_given and (why := units.ambiguous(self._timing(), self.format.unit)):
+            return (why,)
         low, high = self.format.plausible_rate_per_s
         rate = self._rows_read / self._span_s
         if low <= rate <= high:

@@ -100,6 +100,7 @@ def slice_of(
             found = cut(rows)
         except TraceError:
             continue
+        reading.refuse_unit()
         if found[0].measured and found[0].measured[-1][1].time_s < rows[-1].time_s:
             return found
     return cut(rows)

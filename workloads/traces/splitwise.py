@@ -30,4 +30,6 @@ def entries(path: Path) -> Iterator[Entry]:
         yield Entry(line, time, input_tokens, values.token_cell(token, "token_size", path, line, least=0))
 
 
-FORMAT: Final = Format("splitwise", "splitwise", "s", 1.0, entries, lambda head: csv_columns(head) >= set(_COLUMNS))
+FORMAT: Final = Format(
+    "splitwise", "splitwise", "s", 1.0, entries, lambda head: csv_columns(head) >= set(_COLUMNS), unit_is_open=True
+)

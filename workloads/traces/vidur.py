@@ -39,7 +39,9 @@ def lengths(path: Path) -> Iterator[Entry]:
         yield Entry(line, 0, input_tokens, output_tokens, session=f"row{line}")
 
 
-FORMAT: Final = Format("vidur", "vidur", "s", 1.0, entries, lambda head: csv_columns(head) >= set(_COLUMNS))
+FORMAT: Final = Format(
+    "vidur", "vidur", "s", 1.0, entries, lambda head: csv_columns(head) >= set(_COLUMNS), unit_is_open=True
+)
 LENGTHS: Final = Format(
     "vidur",
     "vidur lengths",
