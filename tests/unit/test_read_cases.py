@@ -115,11 +115,12 @@ def test_json_floats_that_are_whole_are_counts_and_others_are_not(file):
     [
         (AZURE.replace("2162", "2162,Müller", 1).encode("latin-1"), ":2: not UTF-8 (byte 0xfc"),
         (AZURE.encode("utf-16"), "not UTF-8 but UTF-16; convert it: iconv"),
-        (gzip.compress(AZURE.encode()) + b"\r\n", "bytes behind the compressed data"),
+        (gzip.compress(AZURE.encode(), mtime=0) + b"\r\n", "bytes behind the compressed data"),
         (LONG31, "a window of 2048 MiB (zstd --long=31); unpack it with zstd -d --long=31 it first"),
         (AZURE.replace(",", ";"), "it is separated by semicolons"),
         (AZURE.replace("ContextTokens", "ContextTokens, contexttokens"), "the column 'contexttokens' is named twice"),
     ],
+    ids=["Latin-1", "UTF-16", "bytes behind", "window", "semicolons", "twice"],
 )
 @pytest.mark.parametrize("source", ["auto", "azure"])
 def test_the_refusal_names_the_cause_and_the_remedy(file, content, says, source):
