@@ -13,11 +13,13 @@ from outputs.terminal import Terminal, say
 
 def report(run_directory: Annotated[Path, typer.Argument(help="directory of a run")]) -> None:
     """Write report.html again, from the artifacts alone."""
-    from results.records.artifacts import ArtifactError
+    from results.records.artifacts import ArtifactError, Unwritable
     from results.report.report import write_report
 
     try:
         say(write_report(run_directory))
+    except Unwritable as error:
+        fail(str(error))
     except ArtifactError as error:
         fail(str(error), BAD_INPUT)
 

@@ -20,8 +20,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 ROOT = Path(__file__).resolve().parents[1]
 
-#: Exit codes beside 0 (done; verdicts may be degraded) and 1 (failed).
-BAD_INPUT, INVALID = 2, 3
+#: Exit codes beside 0 (done; verdicts may be degraded).
+FAILED, BAD_INPUT, INVALID = 1, 2, 3
 
 ExperimentFile = Annotated[Path, typer.Argument(help="experiment file (YAML)", show_default=False)]
 Overrides = Annotated[

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commands.check import checked
-from commands.door import BAD_INPUT, ArtifactDir, ExperimentFile, Overrides, Seed, fail, give_back, missing
+from commands.door import BAD_INPUT, FAILED, ArtifactDir, ExperimentFile, Overrides, Seed, fail, give_back, missing
 from commands.packets import run_packets
 from outputs.terminal import Terminal, say
 
@@ -44,7 +44,7 @@ def simulate(
         directory = RunDirectory.create(found.name, artifact_dir=artifact_dir)
         summary = simulate_experiment(found, directory, argv=sys.argv, constants=delays, report=say)
     except (ArtifactError, ConstantsError) as error:
-        fail(str(error), BAD_INPUT)
+        fail(str(error), BAD_INPUT if directory is None else FAILED)  # a disk that took no more has been computed for
     except PluginFault as error:
         fail(str(error))
     finally:

@@ -9,6 +9,7 @@ configuration of the user's reaches them (dask_config.py).
 from __future__ import annotations
 
 import logging
+import resource
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,6 +17,7 @@ from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING
 
 from sweeps import dask_config, scratch
+from sweeps.axes import SweepError
 from sweeps.cluster import EMULATOR, PLAIN, connected
 from sweeps.emulated import OF_A_TERMINAL
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:  # Dask is imported once it is settled whose configuration it 
     from distributed import Client, LocalCluster
 
 LOOPBACK = "127.0.0.1"
+#: Addresses, of which it fills a fifth: stacks of its threads and arenas of their allocator.
+WORKER_MEMORY_BYTES = 1 << 30
 
 _QUIET = {
     "distributed.scheduler.http.routes": [],
@@ -39,6 +43,16 @@ _QUIET = {
 }
 
 
+def _refuse_limit() -> None:
+    """Raises SweepError where a worker could not start its threads."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < WORKER_MEMORY_BYTES:
+        raise SweepError(
+            f"a worker takes {WORKER_MEMORY_BYTES >> 20} MiB of addresses, and this shell's memory limit is "
+            f"{limit >> 20} MiB (ulimit -v): raise it"
+        )
+
+
 @contextmanager
 def workers(
     count: int,
@@ -50,6 +64,8 @@ def workers(
     """A client of `count` local worker processes, or of the `scheduler` at an address. Whatever was started here is
     gone when the context ends. `report` is told what the user may want to know. Raises SweepError where a cluster does
     not answer or cannot emulate."""
+    if scheduler is None:
+        _refuse_limit()
     with ExitStack() as stack:
         if scheduler is not None:
             yield stack.enter_context(connected(scheduler, emulator=emulator))

@@ -39,12 +39,16 @@ class ArtifactError(Exception):
     """A run directory that cannot be made, written or read; the message says which, why and what to do."""
 
 
+class Unwritable(ArtifactError):
+    """A file that the disk, or whoever may write there, does not let be written."""
+
+
 def write_bytes(path: Path, content: bytes) -> Path:
-    """`write_whole`, which raises ArtifactError where it cannot."""
+    """`write_whole`, which raises Unwritable where it cannot."""
     try:
         write_whole(path, content)
     except OSError as error:
-        raise ArtifactError(f"cannot write {path}: {why(error)}") from error
+        raise Unwritable(f"cannot write {path}: {why(error)}") from error
     return path
 
 

@@ -11,6 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from full_disk import files_end_at
+from typer.testing import CliRunner
+
+import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = [
@@ -188,3 +192,28 @@ def test_a_command_writes_with_one_umask_whatever_the_shell_s(mask: int) -> None
     words = [sys.executable, "-c", ODD.format(root=str(ROOT), what="import os; print(oct(os.umask(0)))")]
     done = subprocess.run(words, capture_output=True, text=True, preexec_fn=lambda: os.umask(mask) and None)
     assert done.stdout == "0o22\n"
+
+
+def test_a_grid_under_a_memory_limit_that_no_worker_starts_in_is_refused_at_once(tmp_path: Path) -> None:
+    def limited(limit: int = 400 << 20) -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+    experiment, env = str(ROOT / "experiments/demo.yaml"), os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    done = call("sweep", experiment, "--artifact-dir", str(tmp_path / "x"), prepare=limited, env=env)
+    assert done.returncode == 2
+    assert "this shell's memory limit is 400 MiB (ulimit -v): raise it" in one_line(done)
+
+
+@pytest.mark.parametrize("command", ["simulate", "report"])
+def test_a_disk_that_takes_no_more_is_a_failure_and_no_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    experiment, run = str(ROOT / "experiments/demo.yaml"), str(tmp_path / "run")
+    short = ["--set", "workload.window_s=5"]
+    if command == "report":
+        assert CliRunner().invoke(cli.app, ["simulate", experiment, *short, "--artifact-dir", run]).exit_code == 0
+    words = ["report", run] if command == "report" else ["simulate", experiment, *short, "--artifact-dir", run]
+    with files_end_at(20_000):
+        done = CliRunner().invoke(cli.app, words)
+    assert done.exit_code == 1
+    assert done.stderr.startswith("heliograph: cannot write ")
