@@ -51,7 +51,8 @@ def poisson(draw_seed, rate_per_s, count):
 @pytest.mark.parametrize("gap_s", [2, 5, 10, 60])
 def test_seconds_read_as_milliseconds_are_refused_with_what_they_would_be(tmp_path, gap_s):
     path = write(tmp_path / "t", "mooncake", [gap_s * i for i in range(500)])
-    with pytest.raises(TraceError, match=rf"in ms the trace has .*, which is no service; in s it has {1 / gap_s:.3g} "):
+    rate = f"{500 / (499 * gap_s):.3g}"
+    with pytest.raises(TraceError, match=rf"in ms the trace has .*, which is no service; in s it has {rate} requests"):
         rows(path)
     found, report = rows(path, time_unit="s")
     assert (found[-1].time_s, report.unit, report.warnings) == (499 * gap_s, "s", ())
