@@ -19,8 +19,8 @@ def checked(path: Path, overrides: list[str], seed: int | None, *, dry_run: bool
     with `dry_run` it is printed, and that is all."""
     from emulation.doctor.plan_checks import refusals
     from experiments.schema import rules
-    from experiments.schema.spec import SpecError, load
-    from workloads.traces.trace import TraceError
+    from experiments.schema.spec import load
+    from inputs.errors import InputError
 
     try:
         experiment = load(path, overrides, seed)
@@ -28,7 +28,7 @@ def checked(path: Path, overrides: list[str], seed: int | None, *, dry_run: bool
         if refused:
             fail("\n".join(f"{path}: {line}" for line in refused), BAD_INPUT)
         arrivals = {seed: experiment.arrivals(seed) for seed in experiment.seeds}
-    except (SpecError, TraceError) as error:
+    except InputError as error:
         fail(str(error), BAD_INPUT)
     empty = [seed for seed, found in arrivals.items() if not any(not r.warmup for r in found.requests)]
     if empty:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, ParamSpec, TypeVar
 
 import typer
 
+from inputs.options import whole
 from outputs.terminal import say
 from process.interrupts import Interrupted, interruptible
 
@@ -28,7 +29,10 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="path.to.key=value", help="override a key of the file; list items by index"),
 ]
-Seed = Annotated[int | None, typer.Option(help="run with this seed instead of the file's")]
+Seed = Annotated[
+    int | None,
+    typer.Option(parser=whole(0, 2**63 - 1), metavar="N", help="run with this seed instead of the file's"),
+]
 ArtifactDir = Annotated[
     Path | None, typer.Option(help="where to write the artifacts (new or empty; default results/runs/TIME-NAME)")
 ]

@@ -25,7 +25,8 @@ def checked_replay(path: Path, overrides: list[str], seed: int | None, *, dry_ru
     """The run in `path`, checked; says what of the machine and the versions differs. Ends the command where it cannot
     be made again (another trace, other arrivals, other seeds), and with `dry_run` where it can."""
     from emulation.doctor.preflight import choose_datapath
-    from results.records.artifacts import ArtifactError, provenance
+    from inputs.errors import InputError
+    from results.records.artifacts import provenance
     from results.report.replay import changes, other_arrivals, other_plugins, other_traces, recorded
     from topologies.wiring import COMMON_SYSCTLS
 
@@ -48,7 +49,7 @@ def checked_replay(path: Path, overrides: list[str], seed: int | None, *, dry_ru
         now = provenance(
             argv=sys.argv, seeds=run.seeds, datapath=choose_datapath(), traces=traces, sysctls=dict(COMMON_SYSCTLS)
         )
-    except ArtifactError as error:
+    except InputError as error:
         fail(str(error), BAD_INPUT)
     differing = changes(run.provenance, now)
     for line in differing or ["nothing of the machine or the versions differs"]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from commands.door import BAD_INPUT, ExperimentFile, Overrides, Seed, fail, give_back, need_root
+from inputs.options import whole
 from outputs.terminal import Terminal, say
 from process.interrupts import Interrupted
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from sweeps.grid import GridDirectory
 
 Workers = Annotated[
-    int | None, typer.Option(min=1, max=1024, help="worker processes of this machine (default: one a core)")
+    int | None,
+    typer.Option(parser=whole(1, 1024), metavar="N", help="worker processes of this machine (default: one a core)"),
 ]
 Scheduler = Annotated[
     str | None, typer.Option(metavar="ADDRESS", help="use the workers of this Dask scheduler instead")
@@ -178,9 +180,8 @@ def stopped(why: str, cells: list[Cell], directory: GridDirectory, code: int = 1
 def check_arrivals(path: Path, cells: list[Cell]) -> None:
     """Refuse what the arrivals of any point and seed cannot be. Fabrics share them, and so do points that differ in
     nothing they depend on; of further seeds traces are read only where no synthetic tenant asks. Raises SweepError."""
-    import yaml
-
     from experiments.schema.spec import Experiment, SpecError
+    from inputs import yaml_file
     from sweeps.axes import SweepError
     from sweeps.cell import of_arrivals
     from workloads.traces.trace import TraceError
@@ -192,7 +193,7 @@ def check_arrivals(path: Path, cells: list[Cell]) -> None:
         if (cell.point, cell.seed, by_session) in seen:  # another fabric
             continue
         seen.add((cell.point, cell.seed, by_session))
-        experiment = Experiment.model_validate(yaml.safe_load(cell.config))
+        experiment = Experiment.model_validate(yaml_file.parse(cell.config, "a cell"))
         config = (of_arrivals(experiment), by_session)
         if (config, cell.seed) in seen or (config in seen and _synthetic_asks(experiment, cell.seed)):
             continue

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from commands.door import BAD_INPUT, fail
+from inputs.options import whole
 from outputs.terminal import say
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ def trace(
     cluster: Annotated[
         Path | None, typer.Option(metavar="EXPERIMENT.yaml", help="also say what this experiment's cluster would see")
     ] = None,
-    max_context_tokens: Annotated[int, typer.Option(min=2, help="longer requests are dropped and counted")] = 131_072,
+    max_context_tokens: Annotated[
+        int, typer.Option(parser=whole(2), metavar="N", help="longer requests are dropped and counted")
+    ] = 131_072,
     time_unit: Annotated[
         str | None, typer.Option(metavar="s|ms", help="what its times are in, where its format leaves that open")
     ] = None,
@@ -54,8 +57,10 @@ def trace(
 
 def fit(
     file: Annotated[Path, typer.Argument(help="CSV of measured prefills: new and cached tokens, and ms (or s, us)")],
-    tp: Annotated[int, typer.Option(min=1, help="tensor-parallel ranks that were measured")],
-    chunk_tokens: Annotated[int, typer.Option(min=1, help="most new tokens of one chunk")] = 2048,
+    tp: Annotated[int, typer.Option(parser=whole(1), metavar="N", help="tensor-parallel ranks that were measured")],
+    chunk_tokens: Annotated[
+        int, typer.Option(parser=whole(1), metavar="N", help="most new tokens of one chunk")
+    ] = 2048,
     output: Annotated[
         Path | None, typer.Option(help="timing file to write (default: FILE with .yaml; never overwritten)")
     ] = None,

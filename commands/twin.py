@@ -86,17 +86,16 @@ def validate(
 
 
 def _write_residuals(directory: RunDirectory, write_to: Path) -> None:
-    from experiments.schema.spec import SpecError
+    from inputs.errors import InputError
     from inputs.plugin_fault import PluginFault
-    from results.records.artifacts import ArtifactError, write_json
-    from simulation.validation import ValidationError, residual_table, validate
-    from workloads.traces.trace import TraceError
+    from results.records.artifacts import write_json
+    from simulation.validation import residual_table, validate
 
     try:
         document, _ = validate(directory)
         written = write_json(write_to / "validation.json", document)
         give_back(written)
-    except (ArtifactError, SpecError, TraceError, ValidationError) as error:
+    except InputError as error:
         fail(str(error), BAD_INPUT)
     except PluginFault as error:
         fail(str(error))

@@ -16,6 +16,8 @@ from economics.link_budget import Path, budget, circuit_switch
 from economics.optics import OPTICS
 from economics.ranges import OutOfRange
 from economics.requirements import down, requirements
+from inputs.options import finite, whole
+from inputs.scalars import UnclearScalar, whole_number
 from outputs.terminal import Terminal, say
 
 FIGURE_SUFFIXES = (".png", ".html")
@@ -43,7 +45,9 @@ def cost(
         str,
         typer.Option(help="EPS uplinks per 32-GPU rack, comma-separated: 32 is 1:1, 16 is 2:1, 11 is 3:1 (2.91:1)."),
     ] = "32,16,11",
-    plane_ports: Annotated[int, typer.Option(help="Ports of an OCS plane: 192 or 384.")] = 384,
+    plane_ports: Annotated[
+        int, typer.Option(parser=whole(), metavar="N", help="Ports of an OCS plane: 192 or 384.")
+    ] = 384,
     figure: Annotated[
         list[FilePath] | None,
         typer.Option(help="Write the figure of cost ratio against GPUs here, as .png or .html. Repeatable."),
@@ -99,24 +103,39 @@ def cost(
 
 def link_budget(
     optics: Annotated[str, typer.Option(help="400G optics, comma-separated: dr4, fr4.")] = "dr4,fr4",
-    connectors: Annotated[int, typer.Option(help="Mated connector pairs in the path.")] = 4,
-    connector_loss_db: Annotated[float, typer.Option(help="Loss of a mated connector pair, dB.")] = 0.75,
-    fibre_m: Annotated[float, typer.Option(help="Fibre length, m.")] = 500.0,
-    fibre_loss_db_per_km: Annotated[float, typer.Option(help="Fibre loss, dB/km.")] = 0.5,
-    splices: Annotated[int, typer.Option(help="Splices in the path.")] = 0,
-    splice_loss_db: Annotated[float, typer.Option(help="Loss of a splice, dB.")] = 0.3,
-    ocs_ports: Annotated[int, typer.Option(help="Port count of the OCS in the path: 192 or 384.")] = 384,
+    connectors: Annotated[
+        int, typer.Option(parser=whole(), metavar="N", help="Mated connector pairs in the path.")
+    ] = 4,
+    connector_loss_db: Annotated[
+        float, typer.Option(parser=finite, metavar="NUMBER", help="Loss of a mated connector pair, dB.")
+    ] = 0.75,
+    fibre_m: Annotated[float, typer.Option(parser=finite, metavar="NUMBER", help="Fibre length, m.")] = 500.0,
+    fibre_loss_db_per_km: Annotated[
+        float, typer.Option(parser=finite, metavar="NUMBER", help="Fibre loss, dB/km.")
+    ] = 0.5,
+    splices: Annotated[int, typer.Option(parser=whole(), metavar="N", help="Splices in the path.")] = 0,
+    splice_loss_db: Annotated[float, typer.Option(parser=finite, metavar="NUMBER", help="Loss of a splice, dB.")] = 0.3,
+    ocs_ports: Annotated[
+        int, typer.Option(parser=whole(), metavar="N", help="Port count of the OCS in the path: 192 or 384.")
+    ] = 384,
     ocs_loss_db: Annotated[
         float | None,
-        typer.Option(help="Loss of one pass through the OCS, dB, instead of that of --ocs-ports; 0 for no OCS."),
+        typer.Option(
+            parser=finite,
+            help="Loss of one pass through the OCS, dB, instead of that of --ocs-ports; 0 for no OCS.",
+        ),
     ] = None,
     launch_oma_dbm: Annotated[
-        float | None, typer.Option(help="Launch OMA per lane, dBm. Default: the maximum.")
+        float | None,
+        typer.Option(parser=finite, metavar="NUMBER", help="Launch OMA per lane, dBm. Default: the maximum."),
     ] = None,
     tdecq_db: Annotated[
-        float, typer.Option(help="TDECQ of the transmitter, dB. Default: the worst compliant one.")
+        float,
+        typer.Option(
+            parser=finite, metavar="NUMBER", help="TDECQ of the transmitter, dB. Default: the worst compliant one."
+        ),
     ] = 3.4,
-    margin_db: Annotated[float, typer.Option(help="Wanted margin, dB.")] = 2.0,
+    margin_db: Annotated[float, typer.Option(parser=finite, metavar="NUMBER", help="Wanted margin, dB.")] = 2.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Does the light get through: loss (dB), launch and sensitivity (dBm), margin (dB), and what the optics must do."""
@@ -209,9 +228,11 @@ def _default_sizes(plane_ports: int) -> list[int]:
 
 def _whole_numbers(text: str, option: str) -> list[int]:
     try:
-        numbers = [int(item) for item in text.split(",")]
-    except ValueError as error:
-        raise OutOfRange(f"{option} {text!r} is not whole numbers separated by commas, such as 256,1024") from error
+        numbers = [whole_number(item) for item in text.split(",")]
+    except UnclearScalar as error:
+        raise OutOfRange(
+            f"{option} {text!r} is not whole numbers separated by commas, such as 256,1024 ({error})"
+        ) from error
     if len(set(numbers)) < len(numbers):
         raise OutOfRange(f"{option} {text!r} names a number twice")
     return numbers

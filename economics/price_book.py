@@ -10,8 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from inputs import yaml_file
+from inputs.errors import InputError, dotted, shown
+from inputs.whole_file import Unreadable
+from inputs.yaml_file import YamlError, YamlFile
 
 BOOKS = {"A": Path(__file__).parent / "books" / "book_a.yaml", "B": Path(__file__).parent / "books" / "book_b.yaml"}
 
@@ -19,7 +23,7 @@ NotNegative = Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]
 
 
-class PriceBookError(ValueError):
+class PriceBookError(InputError):
     """A price book that cannot be used; the message names the file, the key, the value and the remedy."""
 
 
@@ -160,27 +164,23 @@ def load(book: str | Path) -> PriceBook:
     """The shipped book of that name (`A`, `B`), or the YAML file at that path. Raises `PriceBookError`."""
     path = BOOKS.get(str(book).upper()) or Path(book)
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
+        found = yaml_file.read(path)
+    except Unreadable as error:
         raise PriceBookError(
-            f"price book {path}: {reason}; give a YAML file, or one of the shipped books {', '.join(BOOKS)}"
-        ) from error
-    except yaml.YAMLError as error:
-        raise PriceBookError(f"price book {path}: not YAML: {error}") from error
-    if not isinstance(data, dict):
+            f"price book {error}; give a YAML file, or one of the shipped books {', '.join(BOOKS)}"
+        ) from None
+    except YamlError as error:
+        raise PriceBookError(f"price book {error}") from None
+    if not isinstance(found.data, dict):
         raise PriceBookError(f"price book {path}: expected keys and values; {BOOKS['A']} shows the form")
     try:
-        return PriceBook.model_validate(data)
+        return PriceBook.model_validate(found.data)
     except ValidationError as error:
-        raise PriceBookError(
-            f"price book {path}:\n" + "\n".join(_problems(error)) + f"\n{BOOKS['A']} shows the form"
-        ) from error
+        raise PriceBookError(*_problems(error, found), f"{BOOKS['A']} shows the form") from None
 
 
-def _problems(error: ValidationError) -> Iterator[str]:
+def _problems(error: ValidationError, book: YamlFile) -> Iterator[str]:
     for problem in error.errors():
-        where = ".".join(str(step) for step in problem["loc"]) or "(top)"
         got = problem["input"]
-        value = "" if isinstance(got, (dict, BaseModel)) else f" = {got!r}"
-        yield f"  {where}{value}: {problem['msg']}"
+        value = "" if isinstance(got, (dict, BaseModel)) else f" = {shown(got)}"
+        yield f"price book {book.place(problem['loc'])}: {dotted(problem['loc']) or '(top)'}{value}: {problem['msg']}"

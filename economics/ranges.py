@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+from inputs.errors import InputError, shown
 
-class OutOfRange(ValueError):
+
+class OutOfRange(InputError):
     """A value outside its physical range; the message names it, the range and the remedy."""
 
 
@@ -19,8 +21,8 @@ def in_range(
     why: str = "",
 ) -> float:
     """`value` when it is a number with `low <= value <= high`; raises `OutOfRange` otherwise."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise OutOfRange(f"{name} = {value!r} is not a finite number; give a value in {unit or 'plain numbers'}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value):
+        raise OutOfRange(f"{name} = {shown(value)} is not a finite number; give a value in {unit or 'plain numbers'}")
     if not low <= value <= high:
         bound = f"from {low:g} to {high:g}" if math.isfinite(high) else f"at least {low:g}"
         reason = f" ({why})" if why else ""
@@ -33,9 +35,16 @@ def in_range(
 def whole_in_range(name: str, value: int, low: int, high: float = math.inf, *, unit: str = "", why: str = "") -> int:
     """Like `in_range`, for a count."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise OutOfRange(f"{name} = {value!r} is not a whole number")
+        raise OutOfRange(f"{name} = {shown(value)} is not a whole number")
     in_range(name, value, low, high, unit=unit, why=why)
     return value
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False
 
 
 def _spaced(unit: str) -> str:

@@ -52,6 +52,12 @@ def scalar(text: str) -> Any:
     return _real(text) if _REAL.fullmatch(text) else text
 
 
+def boolean_meant(value: Any) -> str | None:
+    """`true` or `false` where a text is a boolean of YAML 1.1, None where it is not."""
+    word = value.lower() if isinstance(value, str) else ""
+    return "true" if word in ("yes", "on", "y") else "false" if word in ("no", "off", "n") else None
+
+
 def whole_number(text: str) -> int:
     """An option's value that is a whole number. Raises UnclearScalar."""
     value = scalar(text.strip())
@@ -89,7 +95,9 @@ def _refuse_unclear(text: str) -> None:
         )
     if _BASED_ELSEWHERE.fullmatch(text):
         digits = bare[2:].replace("_", "")
-        value = f"write {sign}{int(digits, {'b': 2, 'o': 8, 'x': 16}[bare[1].lower()])}, " if digits else ""
+        value = (
+            f"write {sign}{int(digits, {'b': 2, 'o': 8, 'x': 16}[bare[1].lower()])}, " if digits else "write a number, "
+        )
         raise UnclearScalar(f"{text}: a number to some readers and text to others; {value}{_text(text)}")
     if _SEXAGESIMAL.fullmatch(text):
         raise UnclearScalar(

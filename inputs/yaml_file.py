@@ -7,7 +7,7 @@ place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -24,10 +24,13 @@ MOST_VALUES: Final = 50_000
 
 
 class YamlError(InputError):
-    """Text that is no YAML of ours. `problem` says why; `at` is the path and `line` the line, as far as it is known."""
+    """Text that is no YAML of ours: the place and path as far as they are known, and `problem`, which says why;
+    `is_syntax`: the parser's, and so without a path."""
 
-    def __init__(self, where: str, problem: str, at: KeyPath = (), line: int | None = None) -> None:
-        self.problem, self.at, self.line = problem, at, line
+    def __init__(
+        self, where: str, problem: str, at: KeyPath = (), line: int | None = None, *, is_syntax: bool = False
+    ) -> None:
+        self.problem, self.is_syntax = problem, is_syntax
         place = f"{where}:{line}" if line is not None else where
         super().__init__(": ".join(part for part in (place, dotted(at), problem) if part))
 
@@ -48,10 +51,11 @@ class YamlFile:
         return str(self.path)
 
 
-def read(path: Path) -> YamlFile:
-    """Read a file. Raises Unreadable and YamlError."""
+def read(path: Path, words: Callable[[str], Any] = scalar) -> YamlFile:
+    """Read a file; `words` makes a value of a bare word (`str` keeps numbers as they are printed). Raises Unreadable
+    and YamlError."""
     text = read_text(path, MOST_BYTES)
-    build = _Build(str(path))
+    build = _Build(str(path), words=words)
     build.run(text, lines=True)
     return YamlFile(path, build.data, build.lines)
 
@@ -70,11 +74,20 @@ def dump(value: Any, *, sort_keys: bool = False) -> str:
     return yaml.dump(value, Dumper=_Dumper, sort_keys=sort_keys, allow_unicode=True, width=120)
 
 
+def dump_line(value: Any) -> str:
+    """Plain data as YAML on one line."""
+    text: str = yaml.dump(
+        value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=MOST_BYTES, default_flow_style=True
+    )
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
 class _Build:
     """The data of a stream of parser events. Nothing is built twice, and nothing recurses."""
 
-    def __init__(self, where: str, at: KeyPath = ()) -> None:
+    def __init__(self, where: str, at: KeyPath = (), words: Callable[[str], Any] = scalar) -> None:
         self.where = where
+        self._words = words
         self.data: Any = None
         self.lines: dict[KeyPath, int] = {}
         self._at = list(at)
@@ -85,6 +98,9 @@ class _Build:
     def refuse(self, problem: str) -> NoReturn:
         raise YamlError(self.where, problem, tuple(self._at), self._line)
 
+    def _no_yaml(self, problem: str, line: int | None) -> NoReturn:
+        raise YamlError(self.where, f"not YAML ({problem})", (), line, is_syntax=True)
+
     def run(self, text: str, *, lines: bool) -> None:
         """Take every event. The lines of values are told where a file has them."""
         try:
@@ -93,13 +109,11 @@ class _Build:
                 self._line = None if mark is None else mark.line + 1
                 self._take(event)
         except yaml.YAMLError as error:
-            self._at, self._line = [], _line(error, text) if lines else None
-            self.refuse(f"not YAML: {_problem(error)}")
+            self._no_yaml(_problem(error), _line(error, text) if lines else None)
         except YamlError:
             raise
         except (ValueError, OverflowError) as error:  # an escape beyond the last character there is
-            self._at = []
-            self.refuse(f"not YAML: {printable(str(error))}")
+            self._no_yaml(printable(str(error)), self._line)
 
     def _take(self, event: yaml.Event) -> None:
         if isinstance(event, yaml.DocumentStartEvent):
@@ -142,7 +156,7 @@ class _Build:
             return
         self._begin()
         try:
-            value = scalar(text) if event.implicit[0] else text
+            value = self._words(text) if event.implicit[0] else text
         except UnclearScalar as error:
             self.refuse(printable(str(error)))
         self._put(value)

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from experiments.schema.source import read
+from inputs import yaml_file
 from sweeps.axes import SweepError, parse_axes
 from sweeps.cell import Cell
 from sweeps.grid import cells_of
@@ -198,7 +197,7 @@ def form(by_part: Mapping[str, Sequence[Cell]]) -> str:
         if not (found := by_part.get(part.name)):
             continue
         windows = len({cell.seed for cell in found})
-        window_s = float(yaml.safe_load(found[0].config)["workload"]["window_s"])
+        window_s = float(yaml_file.parse(found[0].config, "a cell")["workload"]["window_s"])
         of = figures.setdefault((windows, window_s), [])
         if part.figure not in of:
             of.append(part.figure)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from inputs import yaml_file
 from sweeps.intervals import Estimate
 
 ROWS_FILE = Path(__file__).with_name("rows.yaml")
@@ -101,7 +101,7 @@ class _File(_Data):
 
 def read_rows(path: Path = ROWS_FILE) -> list[Row]:
     """Every row, in the file's order. Scalars are kept as they are written, so that 0.00 stays 0.00."""
-    return _File.model_validate(yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)).rows
+    return _File.model_validate(yaml_file.read(path, words=str).data).rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import yaml
+
+from inputs import json_file, yaml_file
 
 ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
@@ -153,7 +154,7 @@ def attend(command: Sequence[str], log: Path) -> float:
 
 
 def _fabric(name: str) -> dict[str, Any]:
-    fabrics = {fabric["name"]: fabric for fabric in yaml.safe_load(SLICE.read_text())["fabrics"]}
+    fabrics = {fabric["name"]: fabric for fabric in yaml_file.read(SLICE).data["fabrics"]}
     if name not in fabrics:
         raise SystemExit(f"no fabric {name!r} in {SLICE}; there are {', '.join(fabrics)}")
     return dict(fabrics[name])
@@ -162,7 +163,7 @@ def _fabric(name: str) -> dict[str, Any]:
 def _row(fabric: str, gpus: int, dilation: float, directory: Path, memory_mib: float) -> Row:
     where = directory / fabric / "seed1"
     try:
-        fidelity = json.loads((where / "fidelity.json").read_text())
+        fidelity = json_file.read_mapping(where / "fidelity.json")
     except FileNotFoundError:
         log = (directory.parent / f"{directory.name}.log").read_text(errors="replace")
         raise SystemExit(f"{fabric} with {gpus} GPUs did not run:\n{log[-2000:]}") from None

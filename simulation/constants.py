@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
+from pydantic import ValidationError
+
+from inputs import json_file, yaml_file
+from inputs.errors import InputError, shown
+from results.records.documents import Fidelity, first_problem
 
 #: Measures of a fidelity.json that are constants of ours, by name.
 _MEASURES = {
@@ -18,7 +21,11 @@ _MEASURES = {
 }
 
 
-class ConstantsError(ValueError):
+#: A day; no delay of a machine is longer.
+MOST_S = 86_400.0
+
+
+class ConstantsError(InputError):
     """A file of constants that cannot be used: says which, what, and what is allowed."""
 
 
@@ -40,8 +47,10 @@ class Constants:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-                raise ConstantsError(f"constant {name} is {value!r}: give seconds, finite and not negative")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_S:
+                raise ConstantsError(
+                    f"constant {name} is {shown(value)}: give seconds, finite and not negative, at most {MOST_S:g}"
+                )
 
     def replaced(self, other: Mapping[str, float]) -> Constants:
         """These constants with some of them replaced."""
@@ -65,14 +74,17 @@ def from_fidelity(document: Mapping[str, Any]) -> dict[str, float]:
 def read_constants(path: Path) -> Constants:
     """From a fidelity.json of a run, or from a YAML or JSON file of `Constants` fields. Raises ConstantsError."""
     try:
-        text = path.read_text(encoding="utf-8")
-        document = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConstantsError(f"{path}: {error}") from error
+        document = json_file.read(path) if path.suffix == ".json" else yaml_file.read(path).data
+    except InputError as error:
+        raise ConstantsError(*error.lines) from None
     if not isinstance(document, dict):
-        raise ConstantsError(f"{path}: expected keys and values, found {type(document).__name__}")
+        raise ConstantsError(f"{path}: expected keys and values, found {shown(document)}")
     known = [field.name for field in fields(Constants)]
     if "measures" in document:
+        try:
+            Fidelity.model_validate(document)
+        except ValidationError as error:
+            raise ConstantsError(f"{path}: {first_problem(error)}") from None
         document = from_fidelity(document)
     if unknown := sorted(set(document) - set(known)):
         raise ConstantsError(f"{path}: no constant {', '.join(unknown)}; the constants are {', '.join(known)}")

@@ -7,8 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from experiments.schema.spec import Experiment, Fabric
 from results.metrics.accounting import account_run
 from results.metrics.collisions import account_ecmp
@@ -37,7 +35,7 @@ def simulate_experiment(
     """Simulate every fabric with every seed; `report` is given a line after each. Raises ValueError for a policy or
     routing the twin does not know."""
     constants = constants or Constants()
-    run_directory.write_config(yaml.safe_load(experiment.dump()))
+    run_directory.write_config(experiment.dump())
     traces = [Path(tenant.path) for tenant in experiment.workload.tenants if tenant.path]
     run_directory.write_provenance(
         provenance(argv=argv, seeds=experiment.seeds, datapath="none", traces=traces, plugins=experiment.plugins)

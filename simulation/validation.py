@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +11,9 @@ from typing import Any
 import pandas as pd
 
 from experiments.schema.spec import Experiment, Fabric, load
+from inputs import json_file
+from inputs.errors import InputError, shown
+from inputs.text_file import lines
 from outputs.sheet import Column, Sheet
 from results.metrics.metrics import completed
 from results.metrics.residuals import residuals
@@ -32,7 +35,7 @@ LIMITATIONS = (
 )
 
 
-class ValidationError(ValueError):
+class ValidationError(InputError):
     """A run that cannot be compared with a twin: says which and why."""
 
 
@@ -57,14 +60,12 @@ def read_measured(run: RunDirectory, name: str, seed: int) -> Measured:
         (str(request), int(rank)): int(uplink)
         for request, rank, uplink in zip(known["request"], known["rank"], known["uplink"], strict=True)
     }
-    return Measured(requests, _constants(place / "fidelity.json", requests), uplinks, _standing(place))
+    return Measured(requests, _constants(run.fidelity(name, seed), requests), uplinks, _standing(place))
 
 
-def _constants(fidelity: Path, requests: pd.DataFrame) -> Constants:
+def _constants(fidelity: Mapping[str, Any], requests: pd.DataFrame) -> Constants:
     """Medians over measured requests, and what fidelity.json tells of switches and grants."""
-    found: dict[str, float] = {}
-    if fidelity.is_file():
-        found = from_fidelity(json.loads(fidelity.read_text(encoding="utf-8")))
+    found = from_fidelity(fidelity)
     done = completed(requests)
     if len(done):
         found["request_s"] = max(float((done["received_s"] - done["arrival_s"]).median()), 0.0)
@@ -74,21 +75,27 @@ def _constants(fidelity: Path, requests: pd.DataFrame) -> Constants:
 
 def _standing(place: Path) -> dict[str, str]:
     """The circuits that stood when the clock started: those laid last before it."""
-    log, pairs = place / "controller.jsonl", {}
-    for line in log.read_text(encoding="utf-8").splitlines() if log.is_file() else ():
-        event = json.loads(line)
+    log = place / "controller.jsonl"
+    pairs: dict[str, str] = {}
+    for number, line in lines(log) if os.path.lexists(log) else ():
+        event = json_file.parse(line, str(log), number)
+        if not isinstance(event, dict):
+            raise ValidationError(f"{log}:{number}: expected keys and values, found {shown(event)}")
         if event.get("event") == "clock":
             break
         if event.get("event") == "setup":
-            pairs = dict(event["pairs"])
+            laid = event.get("pairs")
+            if not isinstance(laid, dict) or not all(isinstance(each, str) for each in laid.values()):
+                raise ValidationError(f"{log}:{number}: pairs: {shown(laid)}: expected instances by instance")
+            pairs = laid
     return pairs
 
 
 def experiment_of(run: RunDirectory) -> Experiment:
     """The experiment of a run, from its config.yaml. ValidationError where a plug-in is not the one that ran."""
     experiment = load(run.path / "config.yaml")
-    if others := other_plugins(run.document("provenance.json"), experiment.plugins):
-        raise ValidationError("\n".join(f"{run.path}: {line}" for line in others))
+    if others := other_plugins(run.provenance(), experiment.plugins):
+        raise ValidationError(*(f"{run.path}: {line}" for line in others))
     return experiment
 
 
@@ -106,6 +113,10 @@ def validate(run: RunDirectory) -> tuple[dict[str, Any], list[RunSummary]]:
     for entry in run.summary().runs:
         if entry.substrate != "emulation":
             raise ValidationError(f"{run.path} is a simulation; validate compares an emulation with its twin")
+        if entry.name not in fabrics or entry.seed not in experiment.seeds:
+            raise ValidationError(
+                f"{run.path}: summary.json has fabric {entry.name} with seed {entry.seed}, and config.yaml has not"
+            )
         document = compare_one(experiment, fabrics[entry.name], entry, run)
         found.append(document)
         entries.append(entry.model_copy(update={"twin": twin_of(document)}))

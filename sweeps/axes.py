@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from inputs import yaml_file
+from inputs.errors import InputError
+from inputs.yaml_file import YamlError
 
 #: One combination: (key, value as text) of each axis, in the axes' order.
 Point: TypeAlias = tuple[tuple[str, str], ...]
@@ -13,30 +18,33 @@ Point: TypeAlias = tuple[tuple[str, str], ...]
 _OPENING, _CLOSING = "[{(", "]})"
 
 
-class SweepError(ValueError):
+class SweepError(InputError):
     """A grid that cannot be run; the message says what, the value and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A key of the experiment and the values it takes, each as YAML text. `*` in the key stands for every item of a
-    list: `workload.tenants.*.load` is the load of every tenant."""
+    """A key of the experiment and the values it takes, each as the YAML that any spelling of it becomes: `0.50` is 0.5,
+    `5.0` is 5. `*` in the key stands for every item of a list: `workload.tenants.*.load` is the load of every tenant.
+    """
 
     key: str
     values: tuple[str, ...]
 
 
 def parse_axis(text: str) -> Axis:
-    """`key=a,b,c`; commas within brackets do not separate. Raises SweepError."""
+    """`key=a,b,c`; commas within brackets or quotes do not separate. Raises SweepError."""
     key, equals, values = text.partition("=")
     key = key.strip()
     if not key or not equals:
         raise SweepError(f"--over {text}: expected key=a,b,c, such as transfer=pull,layerwise")
-    found = tuple(value.strip() for value in _split(values))
-    if any(not value for value in found):
+    written = [value.strip() for value in _split(text, values)]
+    if any(not value for value in written):
         raise SweepError(f"--over {text}: an empty value; write every value out, null for none")
+    found = tuple(_canonical(text, key, value) for value in written)
     if repeated := sorted({value for value in found if found.count(value) > 1}):
-        raise SweepError(f"--over {text}: {', '.join(repeated)} is given twice; keep one")
+        spelt = ", ".join(each for each, value in zip(written, found, strict=True) if value == repeated[0])
+        raise SweepError(f"--over {text}: {repeated[0]} is given twice ({spelt}); keep one")
     if key == "seeds" or key.startswith("seeds."):
         raise SweepError(f"--over {text}: each seed is a cell of its own already; give them with --set seeds=[1,2,3]")
     if key == "fabrics" or key == "name":
@@ -90,14 +98,39 @@ def _item(node: Any, part: str) -> Any:
     return node[int(part)] if isinstance(node, list) and part.isdigit() and int(part) < len(node) else None
 
 
-def _split(text: str) -> Iterable[str]:
-    depth, start = 0, 0
+def _canonical(over: str, key: str, text: str) -> str:
+    """What every spelling of a value becomes; read again, it is that value."""
+    try:
+        value = yaml_file.parse(text, f"--over {over}", (key,))
+    except YamlError as error:
+        said = f"--over {over}: {text} is {error.problem}; quote it" if error.is_syntax else str(error)
+        raise SweepError(said) from None
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        value = int(value)
+    return repr(value) if isinstance(value, float) and math.isfinite(value) else yaml_file.dump_line(value)
+
+
+def _split(over: str, text: str) -> Iterator[str]:
+    depth, start, quote = 0, 0, ""
+    begins = True  # a quote is one where a value or an item begins; in it's it is a letter
+    escaped = False
     for i, character in enumerate(text):
-        if character in _OPENING:
-            depth += 1
+        if quote:
+            if escaped or (quote == '"' and character == "\\"):
+                escaped = not escaped
+            elif character == quote:  # doubled inside single quotes: closed, and opened again by the next one
+                quote, begins = "", quote == "'" and text[i + 1 : i + 2] == "'"
+        elif character in "'\"" and begins:
+            quote = character
+        elif character in _OPENING:
+            depth, begins = depth + 1, True
         elif character in _CLOSING:
-            depth -= 1
+            depth, begins = depth - 1, False
         elif character == "," and depth == 0:
             yield text[start:i]
-            start = i + 1
+            start, begins = i + 1, True
+        elif not character.isspace():
+            begins = character in ",:"
+    if quote:
+        raise SweepError(f"--over {over}: a quote is opened and never closed; close it, or leave it out")
     yield text[start:]

@@ -20,9 +20,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from experiments.schema.spec import Experiment, SpecError, load
+from inputs import yaml_file
 from inputs.plugin_fault import PluginFault
 from results.metrics.tenants import by_tenant
 from results.records.artifacts import RunDirectory
@@ -128,7 +127,7 @@ def _computed(cell: Cell, sweep: str, began: float) -> CellResult:
         else:
             figures = _emulate(cell, experiment, path, sweep)
         if cell.keep == "all":  # its own file again: a worker's folders are gone after it
-            RunDirectory(path / "out").write_config(yaml.safe_load(cell.config))
+            RunDirectory(path / "out").write_config(cell.config)
             unpack(cell.plugins, path / "out")
         files = _archive(path / "out") if cell.keep == "all" else b""
     return CellResult(figures, files, time.perf_counter() - began, f"{os.uname().nodename}:{os.getpid()}")
@@ -159,13 +158,13 @@ def _simulate(cell: Cell, experiment: Experiment, path: Path) -> dict[str, Any]:
 def of_arrivals(experiment: Experiment) -> str:
     """The parts of an experiment that its arrivals depend on, as YAML: cells that differ in other parts share them."""
     data = experiment.model_dump(mode="json", exclude_none=True, exclude={"slo", "scale", "transfer", "seeds"})
-    return yaml.safe_dump(data | {"name": "arrivals", "fabrics": [{"name": "ceiling", "kind": "none"}]}, sort_keys=True)
+    return yaml_file.dump(data | {"name": "arrivals", "fabrics": [{"name": "ceiling", "kind": "none"}]}, sort_keys=True)
 
 
 @lru_cache(maxsize=16)  # a window of 128 GPUs holds 5 MB
 def _arrivals(config: str, seed: int, files: Inputs) -> Arrivals:
     """`files` are what the traces were when they were read: a worker of a cluster outlives many a sweep."""
-    return Experiment.model_validate(yaml.safe_load(config)).arrivals(seed)
+    return Experiment.model_validate(yaml_file.parse(config, "a cell")).arrivals(seed)
 
 
 def _emulate(cell: Cell, experiment: Experiment, path: Path, sweep: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import Any
 from experiments.schema import rules
 from experiments.schema.source import read
 from experiments.schema.spec import Experiment, load
+from inputs import json_file
+from inputs.errors import InputError
 from results.records.artifacts import RunDirectory, make, usable, write_bytes, write_json
 from simulation.constants import Constants
 from sweeps.answer import figures_of, files_in
@@ -41,12 +42,17 @@ def cells_of(
     source = source_digest(substrate)
     cells: list[Cell] = []
     data = read(path).data
+    points_by_content: dict[str, Point] = {}
     for point in points(axes):
-        experiment = load(path, [*sets, *overrides(point, data)], seed)
+        experiment = load(path, sets, seed, over=overrides(point, data))
         if refused := refusals(experiment):
             where = f"{path} with {', '.join(f'{key}={value}' for key, value in point)}" if point else str(path)
-            raise SweepError("\n".join(f"{where}: {line}" for line in refused))
+            raise SweepError(*(f"{where}: {line}" for line in refused))
         expanded = experiment.expanded()
+        if (same := points_by_content.setdefault(expanded.model_dump_json(), point)) is not point:
+            raise SweepError(
+                f"--over: {_spelt(same, point)} and {_spelt(point, same)} are the same experiment; keep one"
+            )
         for each_seed in expanded.seeds:
             for fabric in expanded.fabrics:
                 alone = expanded.model_copy(update={"fabrics": [fabric], "seeds": [each_seed]})
@@ -66,6 +72,11 @@ def cells_of(
                     )
                 )
     return cells
+
+
+def _spelt(point: Point, other: Point) -> str:
+    """What a point has that another has not."""
+    return ", ".join(f"{key}={value}" for (key, value), pair in zip(point, other, strict=True) if (key, value) != pair)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +107,13 @@ class GridDirectory:
             return directory
         directory = cls(usable(artifact_dir))
         try:
-            found = json.loads((directory.path / "sweep.json").read_text(encoding="utf-8"))
-            if not isinstance(found, dict):
-                raise ValueError("no description of a grid")
-        except (OSError, ValueError, RecursionError) as error:
-            raise SweepError(f"{directory.path / 'sweep.json'}: {error}; name a new --artifact-dir") from error
+            found = json_file.read_mapping(directory.path / "sweep.json")
+        except InputError as error:
+            raise SweepError(f"{error}; name a new --artifact-dir") from None
         differs = sorted(key for key in {*found, *definition} if found.get(key) != definition.get(key))
         if differs == ["source"]:
             raise SweepError(
-                f"{directory.path} was begun by another version of the code ({found['source']}, this is "
+                f"{directory.path} was begun by another version of the code ({found.get('source')}, this is "
                 f"{definition['source']}): figures of two versions are never mixed; name a new --artifact-dir, or "
                 "check the old revision out"
             )
@@ -118,15 +127,12 @@ class GridDirectory:
     def outcome(self, cell: Cell) -> Outcome | None:
         """What a cell said, if it is finished."""
         try:
-            found = json.loads((self._of(cell) / "cell.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            return None
-        if not isinstance(found, dict) or found.get("digest") != cell.digest:
-            return None
-        try:
+            found = json_file.read_mapping(self._of(cell) / "cell.json")
+            if found.get("digest") != cell.digest:
+                return None
             figures = figures_of(cell, {key: found.get(key) for key in ("summary", "tenants")})
             wall_s = float(found["wall_s"])
-        except (KeyError, TypeError, ValueError):  # torn or edited: it is computed again
+        except (KeyError, TypeError, ValueError):  # not there, torn or edited: it is computed again
             return None
         return Outcome(cell.point, cell.fabric, cell.seed, figures["summary"], figures["tenants"], wall_s)
 

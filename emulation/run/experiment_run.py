@@ -11,8 +11,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
 
-import yaml
-
 from emulation.linux.ledger import LeftBehind, RunLedger, clean, dead_runs
 from emulation.plan.fabric_plan import FabricPlan
 from emulation.run.fabric_run import FabricResult, FabricRun, RunFailed
@@ -60,7 +58,7 @@ def run_experiment(
         closing.push(functools.partial(_close, ledger))
         for dead in dead_runs():
             console.say(_cleaned(dead))
-        run_directory.write_config(yaml.safe_load(experiment.dump()))
+        run_directory.write_config(experiment.dump())
         record = provenance(
             argv=argv,
             seeds=experiment.seeds,

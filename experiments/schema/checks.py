@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.schema.errors import Issue, SpecError, SpecPath
+from experiments.schema.errors import Issue, SpecError
 from experiments.schema.models import is_timing_file
 from experiments.schema.timing import read_timing
+from inputs.errors import KeyPath
 from inputs.regular_file import no_file
 from workloads.arrivals import SYNTHETIC, WITHOUT_SESSIONS
 from workloads.kv import kv_model
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from experiments.schema.models import Eps, Fabric, Ocs, Tenant
     from experiments.schema.spec import Experiment
 
+#: What the files and folders of a run and of a grid are called, beside the folders of fabrics.
+FILE_ENDINGS = (".json", ".jsonl", ".yaml", ".html", ".csv", ".log", ".out", ".tmp", ".pcap", ".py")
+RUN_FOLDERS = ("cells", "logs")
 #: Requests of one tenant if every prefill were the shortest possible; those of real workloads take 50 times as long.
 MOST_REQUESTS = 20_000_000
 
@@ -82,7 +86,7 @@ def _prefill(experiment: Experiment) -> Iterator[Issue]:
 
 def _tenants(experiment: Experiment) -> Iterator[Issue]:
     tenants = experiment.workload.tenants
-    at: SpecPath = ("workload", "tenants")
+    at: KeyPath = ("workload", "tenants")
     yield from _unique(at, [tenant.name for tenant in tenants], "tenant")
     for i, tenant in enumerate(tenants):
         yield from _tenant((*at, i), tenant)
@@ -98,7 +102,7 @@ def _tenants(experiment: Experiment) -> Iterator[Issue]:
         yield Issue(at, str(error))
 
 
-def _offered(at: SpecPath, tenant: Tenant, experiment: Experiment) -> Iterator[Issue]:
+def _offered(at: KeyPath, tenant: Tenant, experiment: Experiment) -> Iterator[Issue]:
     """A load and a window whose requests would not fit into memory, however short their prefills."""
     if tenant.load is None:
         return
@@ -118,7 +122,7 @@ def _offered(at: SpecPath, tenant: Tenant, experiment: Experiment) -> Iterator[I
         )
 
 
-def _tenant(at: SpecPath, tenant: Tenant) -> Iterator[Issue]:
+def _tenant(at: KeyPath, tenant: Tenant) -> Iterator[Issue]:
     if tenant.name.startswith("warmup-"):
         yield Issue((*at, "name"), f"{tenant.name!r}: names starting with 'warmup-' are the warm-up's; choose another")
     if tenant.source == SYNTHETIC:
@@ -158,6 +162,7 @@ def _tenant(at: SpecPath, tenant: Tenant) -> Iterator[Issue]:
 
 def _fabrics(experiment: Experiment) -> Iterator[Issue]:
     yield from _unique(("fabrics",), [fabric.name for fabric in experiment.fabrics], "fabric")
+    yield from _folders([fabric.name for fabric in experiment.fabrics])
     yield from _unique_once_expanded(experiment.fabrics)
     for i, fabric in enumerate(experiment.fabrics):
         if fabric.kind == "eps":
@@ -165,6 +170,26 @@ def _fabrics(experiment: Experiment) -> Iterator[Issue]:
         elif fabric.kind == "ocs":
             yield from _commit(("fabrics", i), fabric)
             yield from _reachable(("fabrics", i), experiment)
+
+
+def _folders(names: Sequence[str]) -> Iterator[Issue]:
+    """Names that cannot be folders of a run: those of its own files, and two that are one to a disk that ignores case
+    (as of a virtual machine's host)."""
+    first: dict[str, tuple[int, str]] = {}
+    for i, name in enumerate(names):
+        if name.casefold().endswith(FILE_ENDINGS) or name.casefold() in RUN_FOLDERS:
+            yield Issue(
+                ("fabrics", i, "name"),
+                f"{name!r}: a fabric's folder stands beside the run's own files (names that end in "
+                f"{', '.join(FILE_ENDINGS)}, and {', '.join(RUN_FOLDERS)}); give it another name",
+            )
+        at, other = first.setdefault(name.casefold(), (i, name))
+        if at != i and other != name:
+            yield Issue(
+                ("fabrics", i, "name"),
+                f"{name!r} differs from fabric {at}'s {other!r} only in the case of its letters, and some disks keep "
+                "both in one folder; give it another name",
+            )
 
 
 def _unique_once_expanded(fabrics: Sequence[Fabric]) -> Iterator[Issue]:
@@ -180,7 +205,7 @@ def _unique_once_expanded(fabrics: Sequence[Fabric]) -> Iterator[Issue]:
                 )
 
 
-def _commit(at: SpecPath, fabric: Ocs) -> Iterator[Issue]:
+def _commit(at: KeyPath, fabric: Ocs) -> Iterator[Issue]:
     if fabric.commit == "none" and fabric.decode_choice in ("circuit-aware", "network-aware", "sticky"):
         yield Issue(
             (*at, "decode_choice"),
@@ -189,7 +214,7 @@ def _commit(at: SpecPath, fabric: Ocs) -> Iterator[Issue]:
         )
 
 
-def _eps(at: SpecPath, fabric: Eps, experiment: Experiment) -> Iterator[Issue]:
+def _eps(at: KeyPath, fabric: Eps, experiment: Experiment) -> Iterator[Issue]:
     if fabric.decode_choice == "circuit-aware":
         yield Issue(
             (*at, "decode_choice"),
@@ -218,7 +243,7 @@ def _eps(at: SpecPath, fabric: Eps, experiment: Experiment) -> Iterator[Issue]:
         yield Issue((*at, "routing"), f"{fabric.routing!r} pools the uplinks of a leaf-spine; a topology has ecmp")
 
 
-def _leaf_spine(at: SpecPath, fabric: Eps, experiment: Experiment) -> Iterator[Issue]:
+def _leaf_spine(at: KeyPath, fabric: Eps, experiment: Experiment) -> Iterator[Issue]:
     ports = experiment.cluster.instances_per_rack * experiment.cluster.gpus_per_instance
     if (fabric.oversubscription is None) == (fabric.uplinks is None):
         yield Issue(
@@ -240,7 +265,7 @@ def _leaf_spine(at: SpecPath, fabric: Eps, experiment: Experiment) -> Iterator[I
             )
 
 
-def _hash_seeds(at: SpecPath, fabric: Eps) -> Iterator[Issue]:
+def _hash_seeds(at: KeyPath, fabric: Eps) -> Iterator[Issue]:
     if fabric.ecmp_seeds is None:
         return
     if fabric.routing != "ecmp":
@@ -249,7 +274,7 @@ def _hash_seeds(at: SpecPath, fabric: Eps) -> Iterator[Issue]:
         yield Issue((*at, "ecmp_seeds"), f"{fabric.ecmp_seeds} names a seed twice; each is one fabric")
 
 
-def _reachable(at: SpecPath, experiment: Experiment) -> Iterator[Issue]:
+def _reachable(at: KeyPath, experiment: Experiment) -> Iterator[Issue]:
     """With two instances a node, an instance only reaches those of the same half: those of the same parity."""
     if experiment.cluster.gpus_per_node != 2 * experiment.cluster.gpus_per_instance:
         return
@@ -274,7 +299,7 @@ def _seeds(experiment: Experiment) -> Iterator[Issue]:
             yield Issue(("seeds",), f"{seed} is given {count} times; each seed is one run, so give it once")
 
 
-def _unique(at: SpecPath, names: Sequence[str], what: str) -> Iterator[Issue]:
+def _unique(at: KeyPath, names: Sequence[str], what: str) -> Iterator[Issue]:
     first: dict[str, int] = {}
     for i, name in enumerate(names):
         if name in first:

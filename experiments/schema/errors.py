@@ -5,21 +5,19 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from inputs.errors import InputError
-
-SpecPath: TypeAlias = tuple[str | int, ...]
+from inputs.errors import InputError, KeyPath, shown
+from inputs.scalars import boolean_meant
 
 
 @dataclass(frozen=True, slots=True)
 class Issue:
     """One thing that is wrong, at a path of the spec such as ("workload", "tenants", 0, "load")."""
 
-    path: SpecPath
+    path: KeyPath
     text: str
 
 
@@ -28,12 +26,6 @@ class SpecError(InputError):
 
     def __init__(self, lines: Iterable[str]) -> None:
         super().__init__(*lines)
-
-
-def dotted(path: SpecPath) -> str:
-    """A spec path as `--set` takes it, on one line whatever its keys hold."""
-    text = ".".join(str(part) for part in path)
-    return text if text.isprintable() else repr(text)[1:-1]
 
 
 def closest(word: str, known: Iterable[str]) -> str:
@@ -67,7 +59,7 @@ def issues(
     return found
 
 
-def _issue(details: ErrorDetails, path: SpecPath, model: type[BaseModel] | None) -> Issue:
+def _issue(details: ErrorDetails, path: KeyPath, model: type[BaseModel] | None) -> Issue:
     kind, value, context = details["type"], details["input"], details.get("ctx", {})
     name = str(path[-1]) if path else ""
     fields = model.model_fields if model is not None else {}
@@ -85,12 +77,9 @@ def _issue(details: ErrorDetails, path: SpecPath, model: type[BaseModel] | None)
         return Issue((*path, "kind"), f"{tag!r} is no fabric kind{closest(tag, known.split(', '))} (allowed: {known})")
     if kind == "literal_error":
         known = str(context["expected"]).replace("'", "").replace(" or ", ", ")
-        return Issue(path, f"{_shown(value)} is not allowed{closest(str(value), known.split(', '))} (allowed: {known})")
+        return Issue(path, f"{shown(value)} is not allowed{closest(str(value), known.split(', '))} (allowed: {known})")
+    if kind == "bool_type" and (meant := boolean_meant(value)):
+        return Issue(path, f"{shown(value)} is text (YAML 1.2); write {meant}{is_what}")
     if kind in ("not_built", "not_allowed"):
         return Issue(path, details["msg"])
-    return Issue(path, f"{_shown(value)}: {details['msg'][:1].lower()}{details['msg'][1:]}{is_what}")
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return Issue(path, f"{shown(value)}: {details['msg'][:1].lower()}{details['msg'][1:]}{is_what}")

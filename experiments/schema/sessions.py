@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from experiments.schema.errors import SpecError, dotted
+from experiments.schema.errors import SpecError
+from inputs.errors import dotted
 
 if TYPE_CHECKING:
     from experiments.schema.models import Fabric

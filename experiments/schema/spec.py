@@ -9,12 +9,11 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from experiments.schema.checks import cross_checks
-from experiments.schema.errors import Issue, SpecError, SpecPath, issues
+from experiments.schema.errors import Issue, SpecError, issues
 from experiments.schema.models import (
     DECODE_CHOICES,
     Cluster,
@@ -36,6 +35,8 @@ from experiments.schema.sessions import refuse_where_none_has
 from experiments.schema.source import Source, read
 from experiments.schema.timing import read_timing
 from experiments.schema.topology import leaf_spine, user_graph
+from inputs import yaml_file
+from inputs.errors import KeyPath
 from inputs.plugin_file import PluginError, find, names_plugin
 from topologies.graph import RouterGraph
 from topologies.shape import ClusterShape, KvPaths
@@ -204,7 +205,7 @@ class Experiment(SpecModel):
         """The resolved experiment as YAML: every default written out, paths absolute. Loading it gives the same
         experiment."""
         data = self.model_dump(mode="json", exclude_none=True)
-        return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+        return yaml_file.dump(data)
 
 
 @lru_cache(maxsize=64)
@@ -228,18 +229,23 @@ Experiment.by_path = {
 }
 
 
-def load(path: str | Path, overrides: Sequence[str] = (), seed: int | None = None) -> Experiment:
+def load(
+    path: str | Path, overrides: Sequence[str] = (), seed: int | None = None, *, over: Sequence[str] = ()
+) -> Experiment:
     """Read, override, resolve and check an experiment.
 
-    `overrides` are `path.to.key=value` (values are YAML, list items by index); `seed` replaces `seeds`. A trace's
-    `path` and a timing file are relative to the file's folder, or to the current directory where they come from an
-    override; a plug-in becomes `/folder/module.py:Class`. Raises SpecError.
+    `overrides` are `path.to.key=value` (values are YAML, list items by index), and so is `over`, a point of a grid,
+    which is laid over them; `seed` replaces `seeds`. A trace's `path` and a timing file are relative to the file's
+    folder, or to the current directory where they come from an override; a plug-in becomes `/folder/module.py:Class`.
+    Raises SpecError.
     """
     source = read(path)
     for override in overrides:
         source.override(override)
+    for each in over:
+        source.override(each, "--over")
     if seed is not None:
-        source.override(f"seeds=[{seed}]")
+        source.lay("seeds", [seed], f"--seed {seed}")
     _resolve_paths(source)
     not_found = _find_plugins(source)
     try:
@@ -254,7 +260,7 @@ def load(path: str | Path, overrides: Sequence[str] = (), seed: int | None = Non
 def _resolve_paths(source: Source) -> None:
     """Make the paths in a spec absolute: of traces, and of a timing file."""
 
-    def resolved(value: str, at: SpecPath) -> str:
+    def resolved(value: str, at: KeyPath) -> str:
         folder = Path.cwd() if source.overridden(at) else source.path.resolve().parent
         return os.path.abspath(folder / os.path.expanduser(value))
 
@@ -277,7 +283,7 @@ def _find_plugins(source: Source) -> list[Issue]:
             value = fabric.get(key)
             if not isinstance(value, str) or not names_plugin(value):
                 continue
-            at: SpecPath = ("fabrics", i, key)
+            at: KeyPath = ("fabrics", i, key)
             is_path, here = value.rpartition(":")[0].endswith(".py"), source.overridden(at)
             try:
                 fabric[key] = find(value, _here() if is_path and here else [beside, *_here()])

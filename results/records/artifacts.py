@@ -19,23 +19,24 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from inputs import plugin_file
+from inputs import json_file, plugin_file, yaml_file
+from inputs.errors import InputError, shown
 from inputs.plugin_file import PluginError
 from outputs.files import make_directory, why, write_whole
 from outputs.place import refusal
+from results.records.documents import Fidelity, Provenance, first_problem
 from results.records.schema import TABLES, Table
-from results.records.summary import RunSummary, Summary
+from results.records.summary import NAME, RunSummary, Summary
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = ROOT / "results" / "runs"
 PACKAGES = ("mininet", "ryu", "pandas", "numpy", "plotly", "pydantic", "pyroute2", "scapy", "simpy", "psutil")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_NAME = re.compile(NAME)
 
 
-class ArtifactError(Exception):
+class ArtifactError(InputError):
     """A run directory that cannot be made, written or read; the message says which, why and what to do."""
 
 
@@ -93,11 +94,6 @@ def write_json(path: Path, value: Any) -> Path:
     except (TypeError, ValueError) as error:
         raise ArtifactError(f"cannot write {path}: {error}") from error
     return write_text(path, text)
-
-
-def write_yaml(path: Path, value: Any) -> Path:
-    """Write plain data as YAML, keys in the order given."""
-    return write_text(path, yaml.safe_dump(value, sort_keys=False, allow_unicode=True))
 
 
 def write_csv(path: Path, frame: pd.DataFrame, table: Table) -> Path:
@@ -170,8 +166,9 @@ class RunDirectory:
     def write_fidelity(self, name: str, seed: int, fidelity: Mapping[str, Any]) -> Path:
         return write_json(self.fabric_path(name, seed) / "fidelity.json", fidelity)
 
-    def write_config(self, config: Mapping[str, Any]) -> Path:
-        return write_yaml(self.path / "config.yaml", dict(config))
+    def write_config(self, config: str) -> Path:
+        """Write the resolved experiment, as YAML."""
+        return write_text(self.path / "config.yaml", config)
 
     def write_provenance(self, record: Mapping[str, Any]) -> Path:
         return write_json(self.path / "provenance.json", dict(record))
@@ -185,34 +182,55 @@ class RunDirectory:
     def summary(self) -> Summary:
         """``summary.json``, checked. ArtifactError with the place where it breaks the schema."""
         path = self.path / "summary.json"
+        found = _mapping(path)
         try:
-            return Summary.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError) as error:
-            raise ArtifactError(f"{path}: {error}") from error
+            return Summary.model_validate(found)
+        except ValidationError as error:
+            raise ArtifactError(f"{path}: {first_problem(error)}") from None
 
     def table(self, name: str, seed: int, table: str) -> pd.DataFrame | None:
         """One table of one fabric and seed; None where the run wrote none (no circuits on a packet fabric)."""
         path = self.path / name / f"seed{seed}" / f"{table}.csv"
-        if not path.is_file():
+        if not os.path.lexists(path):
             return None
         try:
             return TABLES[table].read(path)
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             raise ArtifactError(str(error)) from error
 
-    def document(self, filename: str) -> dict[str, Any]:
-        """``config.yaml`` or ``provenance.json`` as plain data; empty where the file is missing."""
-        path = self.path / filename
-        if not path.is_file():
-            return {}
+    def config(self) -> dict[str, Any]:
+        """``config.yaml`` as plain data; empty where the file is missing. ArtifactError where it is broken."""
+        path = self.path / "config.yaml"
+        return _mapping(path) if os.path.lexists(path) else {}
+
+    def provenance(self) -> dict[str, Any]:
+        """``provenance.json``, checked; empty where the file is missing. ArtifactError where it is broken."""
+        return self._document(self.path / "provenance.json", Provenance)
+
+    def fidelity(self, name: str, seed: int) -> dict[str, Any]:
+        """``fidelity.json`` of a fabric and seed, checked; empty where the file is missing. ArtifactError where it is
+        broken."""
+        return self._document(self.path / name / f"seed{seed}" / "fidelity.json", Fidelity)
+
+    @staticmethod
+    def _document(path: Path, shape: type[BaseModel]) -> dict[str, Any]:
+        found = _mapping(path) if os.path.lexists(path) else {}
         try:
-            text = path.read_text(encoding="utf-8")
-            value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            raise ArtifactError(f"{path}: {error}") from error
-        if not isinstance(value, dict):
-            raise ArtifactError(f"{path}: expected keys and values, found {type(value).__name__}")
-        return value
+            shape.model_validate(found)
+        except ValidationError as error:
+            raise ArtifactError(f"{path}: {first_problem(error)}") from None
+        return found
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    """The keys and values of a JSON or YAML file. Raises ArtifactError."""
+    try:
+        found = json_file.read(path) if path.suffix == ".json" else yaml_file.read(path).data
+    except InputError as error:
+        raise ArtifactError(*error.lines) from None
+    if not isinstance(found, dict):
+        raise ArtifactError(f"{path}: expected keys and values, found {shown(found)}")
+    return found
 
 
 def provenance(

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from inputs.csv_file import CsvFile
-from inputs.errors import InputError
+from inputs.errors import InputError, printable, shown
 
 WARMUP_PREFIX = "warmup-"
 STATUSES = ("completed", "failed", "unfinished")
@@ -23,6 +23,9 @@ TTFT_PARTS = ("queue_s", "prefill_s", "circuit_wait_s", "transfer_exposed_s", "c
 EXPOSED_PARTS = ("circuit_wait_s", "transfer_exposed_s")
 
 STRING, INTEGER, REAL, BOOLEAN = "string", "Int64", "float64", "boolean"
+_NUMBERS = (INTEGER, REAL)
+#: Above every count and time; sums of such numbers stay finite and whole numbers of 64 bits.
+MOST = 1e17
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +64,8 @@ class Table:
                 if dtype == STRING:
                     column = column.fillna("")
                 out[name] = column.astype(dtype)
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"{self.name}.csv, column {name}: {error}") from error
+            except (TypeError, ValueError, OverflowError) as error:
+                raise ValueError(f"{self.name}.csv, column {name}: {printable(str(error))}") from error
         return out
 
     def read(self, path: Path) -> pd.DataFrame:
@@ -77,13 +80,25 @@ class Table:
                 if strange := sorted(set(frame[name].dropna()) - {"True", "False"}):
                     raise ValueError(f"{self.name}.csv, column {name}: {strange[0]!r}, expected True, False or nothing")
                 frame[name] = frame[name].map({"True": True, "False": False}, na_action="ignore")
-            for name in (name for name, dtype in self.dtypes.items() if dtype == INTEGER and name in frame.columns):
-                frame[name] = pd.to_numeric(frame[name])
+            for name in (name for name, dtype in self.dtypes.items() if dtype in _NUMBERS and name in frame.columns):
+                found = _numbers(frame[name], self.name)
+                if self.dtypes[name] == INTEGER:  # `conform` reads the others, to their last digit
+                    frame[name] = found
             return self.conform(frame)
         except InputError:
             raise
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
+
+
+def _numbers(column: pd.Series, table: str) -> pd.Series:
+    """Cells as finite numbers. Raises ValueError with the first one that is none."""
+    found = pd.to_numeric(column, errors="coerce")
+    size = found.astype("float64").abs()
+    broken = column[column.notna() & ~(size < MOST)]
+    if len(broken):
+        raise ValueError(f"{table}.csv, column {column.name}: {shown(broken.iloc[0])} is no number")
+    return found
 
 
 REQUESTS = Table(

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from results.records.documents import Accounting, Twin, first_problem
+
+#: What may name a fabric's folder.
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
 
 
 class _Record(BaseModel):
     """Unknown keys are kept: a reader must not lose what a newer writer added."""
 
-    model_config = ConfigDict(extra="allow", populate_by_name=True)
+    model_config = ConfigDict(extra="allow", populate_by_name=True, allow_inf_nan=False)
+
+
+def _shaped(shape: type[BaseModel]) -> AfterValidator:
+    """Plain data that is what a shape says, kept as it is."""
+
+    def check(value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            shape.model_validate(value)
+        except ValidationError as error:
+            raise ValueError(first_problem(error)) from None
+        return value
+
+    return AfterValidator(check)
 
 
 class RequestCounts(_Record):
@@ -40,9 +58,9 @@ class TtftStatistics(_Record):
 class RunSummary(_Record):
     """One fabric and one seed. ``name`` is the fabric's name in the experiment file, ``fabric`` its kind."""
 
-    name: str
+    name: str = Field(pattern=NAME)  # a folder of the run: a path would lead out of it
     fabric: Literal["eps", "ocs", "none"]
-    seed: int
+    seed: int = Field(ge=0, lt=2**63)
     substrate: Literal["emulation", "simulation"]
     requests: RequestCounts
     ttft_s: TtftStatistics
@@ -56,11 +74,11 @@ class RunSummary(_Record):
     migrated_share: float | None = None
     switches: int | None = None
     reuses: int | None = None
-    twin: dict[str, Any] | None = None  # of an emulation: what the flow-level twin predicts for the same requests
+    # of an emulation: what the flow-level twin predicts for the same requests
+    twin: Annotated[dict[str, Any], _shaped(Twin)] | None = None
     notes: list[str] = Field(default_factory=list)
-    accounting: dict[str, Any] | None = (
-        None  # results/metrics/accounting: migrations, bytes, decodes kept, port occupancy
-    )
+    # results/metrics/accounting: migrations, bytes, decodes kept, port occupancy
+    accounting: Annotated[dict[str, Any], _shaped(Accounting)] | None = None
 
 
 class Summary(_Record):

@@ -50,7 +50,7 @@ class Recorded:
 def recorded(path: Path) -> Recorded:
     """What `path` says of its run. ArtifactError where it does not say enough to make it again."""
     directory = RunDirectory.open(path)
-    config, provenance = path / "config.yaml", directory.document("provenance.json")
+    config, provenance = path / "config.yaml", directory.provenance()
     if not config.is_file():
         raise ArtifactError(f"{path} holds no config.yaml: the run cannot be made again without its experiment")
     absent = [key for key in ("seeds", "traces", "datapath", "kernel", "packages") if key not in provenance]

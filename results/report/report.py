@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
-import yaml
 from plotly.offline import get_plotlyjs
 
+from inputs import yaml_file
 from outputs.page import pages
 from results.records.artifacts import ArtifactError, RunDirectory, write_text
 from results.records.schema import TTFT_PARTS
@@ -41,7 +41,7 @@ def write_report(run_dir: Path) -> Path:
                 f"{run.path / entry.name / f'seed{entry.seed}' / 'requests.csv'} is missing: nothing to report on"
             )
         requests.append(frame)
-    config = run.document("config.yaml")
+    config = run.config()
     page = (
         pages(TEMPLATES)
         .get_template("report.html.j2")
@@ -68,8 +68,8 @@ def write_report(run_dir: Path) -> Path:
             measure_columns=MEASURE_COLUMNS,
             unscaled_columns=UNSCALED_COLUMNS,
             definitions=definitions(config),
-            provenance=_provenance_rows(run.document("provenance.json")),
-            config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True) if config else "",
+            provenance=_provenance_rows(run.provenance()),
+            config=yaml_file.dump(config) if config else "",
             plotly=get_plotlyjs(),
         )
     )
@@ -114,7 +114,7 @@ def _fidelity(run: RunDirectory, runs: list[RunSummary]) -> list[FidelityView]:
     """Of each fabric and seed that has any."""
     views = []
     for entry in runs:
-        document = run.document(f"{entry.name}/seed{entry.seed}/fidelity.json")
+        document = run.fidelity(entry.name, entry.seed)
         if (view := fidelity_view(label(entry, runs), document)) is not None:
             views.append(view)
     return views

@@ -168,10 +168,10 @@ def test_a_directory_without_a_summary_is_no_run(tmp_path):
 
 def test_the_configuration_keeps_the_order_of_its_keys(tmp_path):
     run = RunDirectory.create("demo", artifact_dir=tmp_path)
-    path = run.write_config({"name": "demo", "cluster": {"tp": 4}, "a": [1]})
+    path = run.write_config("name: demo\ncluster: {tp: 4}\na: [1]\n")
     assert path.read_text().index("name") < path.read_text().index("cluster") < path.read_text().index("\na:")
-    assert yaml.safe_load(path.read_text()) == run.document("config.yaml")
-    assert run.document("provenance.json") == {}
+    assert yaml.safe_load(path.read_text()) == run.config()
+    assert run.provenance() == {}
 
 
 def test_provenance_names_the_inputs_by_digest_and_the_machine_by_versions(tmp_path):

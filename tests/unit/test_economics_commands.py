@@ -152,7 +152,7 @@ def test_one_switch_for_all_gpus_is_said_to_have_no_uplinks():
         (["cost", "--gpus", ""], "--gpus '' is not whole numbers"),
         (["cost", "--uplinks", "0"], "uplinks per rack = 0 is out of range"),
         (["cost", "--plane-ports", "320"], "plane ports = 320 is not one of 192, 384"),
-        (["cost", "--book", "/none.yaml"], "price book /none.yaml: No such file"),
+        (["cost", "--book", "/none.yaml"], "price book /none.yaml: no such file"),
         (["cost", "--book", "A", "--book", "A"], "two price books share a name"),
         (["cost", "--figure", "ratio.pdf"], "give one of .png, .html"),
         (["cost", "--figure", "/none/ratio.png"], "there is no directory /none"),

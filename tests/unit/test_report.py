@@ -68,7 +68,7 @@ def run_dir(tmp_path):
             )
         )
     run.write_summary(summaries)
-    run.write_config({"name": "demo", "slo": {"ttft_multiple": 5}})
+    run.write_config("name: demo\nslo: {ttft_multiple: 5}\n")
     run.write_provenance(provenance(argv=["./heliograph", "demo"], seeds=[1], datapath="netdev"))
     return run.path
 

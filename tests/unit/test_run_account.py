@@ -32,7 +32,7 @@ class Started:
 
     def __init__(self, folder: Path) -> None:
         self.directory = RunDirectory.create("demo", artifact_dir=folder)
-        self.directory.write_config({"name": "demo"})
+        self.directory.write_config("name: demo\n")
         fabrics = load(DEMO).fabrics[:2]
         self.account = _Account(self.directory, [(1, fabric) for fabric in fabrics])
         self.first, self.second = (fabric.name for fabric in fabrics)

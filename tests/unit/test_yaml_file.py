@@ -55,8 +55,8 @@ def test_quotes_make_text_and_bare_words_are_read_as_yaml_1_2():
         ("a: [1\n", ":2: not YAML"),
         ("a: 1\n---\nb: 2\n", ":2: a second document"),
         ("{[1]: 2}\n", ":1: a key that is a list or a mapping"),
-        ("a: '\x00'\n", ":1: not YAML: character U+0000"),
-        ("a: 1\nb: \x1b[31m\n", ":2: not YAML: character U+001B"),
+        ("a: '\x00'\n", ":1: not YAML (character U+0000"),
+        ("a: 1\nb: \x1b[31m\n", ":2: not YAML (character U+001B"),
         ('a: "\\ud800"\n', ":1: a: half of a surrogate pair"),
         ('a: "\\U00110000"\n', ": not YAML"),
         ("a: " + "9" * 5000, ":1: a: '" + "9" * 56 + "...: a number of 5000 characters"),
@@ -148,4 +148,4 @@ def test_a_text_from_the_command_line_names_where_it_came_from():
         parse("010", "--set a.b=010", ("a", "b"))
     with pytest.raises(YamlError) as error:
         parse("[1", "--set a=[1", ("a",))
-    assert error.value.problem.startswith("not YAML: ")
+    assert error.value.problem.startswith("not YAML (")
