@@ -28,12 +28,12 @@ from outputs.files import make_directory, why, write_whole
 from outputs.place import refusal
 from results.records.documents import Fidelity, Provenance, first_problem
 from results.records.schema import TABLES, Table
-from results.records.summary import NAME, RunSummary, Summary
+from results.records.summary import RunSummary, Summary
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = ROOT / "results" / "runs"
 PACKAGES = ("mininet", "ryu", "pandas", "numpy", "plotly", "pydantic", "pyroute2", "scapy", "simpy", "psutil")
-_NAME = re.compile(NAME)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")  # a grid may be named after a file `x=1.yaml`
 
 
 class ArtifactError(InputError):
@@ -305,7 +305,8 @@ def _version(package: str) -> str | None:
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise ArtifactError(
-            f"name {name!r} cannot name a directory: use letters, digits and . _ + -, beginning with a letter or digit"
+            f"name {name!r} cannot name a directory: use letters, digits and . _ + - =, beginning with a letter or "
+            "digit"
         )
 
 
