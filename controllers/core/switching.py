@@ -30,8 +30,8 @@ COOKIE = 0x4847_0000_0000_0000
 COOKIE_MASK = 0xFFFF_0000_0000_0000
 #: Address and mask of the sources that a circuit takes: the bit of a group is not set.
 ONE_STATION = ("00:00:00:00:00:00", "01:00:00:00:00:00")
-_CIRCUIT_PRIORITY = 100
-_DROP_PRIORITY = 0
+CIRCUIT_PRIORITY = 100
+DROP_PRIORITY = 0
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,11 @@ class PortInUse(Exception):
     """A switch was asked for a port that a circuit is using, or that is on its way to another peer."""
 
 
+def circuit_cookie(in_port: int, out_port: int) -> int:
+    """The cookie of the rule from one port to another."""
+    return COOKIE | in_port << 16 | out_port
+
+
 def clearing(datapath: Any) -> list[Any]:
     """Messages that leave a table with nothing but a rule that drops all."""
     ofproto, parser = datapath.ofproto, datapath.ofproto_parser
@@ -67,7 +72,7 @@ def clearing(datapath: Any) -> list[Any]:
             out_port=ofproto.OFPP_ANY,
             out_group=ofproto.OFPG_ANY,
         ),
-        parser.OFPFlowMod(datapath, cookie=COOKIE, priority=_DROP_PRIORITY, match=parser.OFPMatch(), instructions=[]),
+        parser.OFPFlowMod(datapath, cookie=COOKIE, priority=DROP_PRIORITY, match=parser.OFPMatch(), instructions=[]),
     ]
 
 
@@ -104,8 +109,8 @@ def installation(datapath: Any, plane: Plane, pairs: Iterable[Pair]) -> list[Any
             messages.append(
                 parser.OFPFlowMod(
                     datapath,
-                    cookie=COOKIE | in_port << 16 | out_port,
-                    priority=_CIRCUIT_PRIORITY,
+                    cookie=circuit_cookie(in_port, out_port),
+                    priority=CIRCUIT_PRIORITY,
                     match=parser.OFPMatch(in_port=in_port, eth_src=ONE_STATION),
                     instructions=[parser.OFPInstructionActions(ofproto.OFPIT_APPLY_ACTIONS, [output])],
                 )
@@ -115,7 +120,7 @@ def installation(datapath: Any, plane: Plane, pairs: Iterable[Pair]) -> list[Any
 
 def circuit_rule(in_port: int | str, out_port: int | str) -> str:
     """One direction of a circuit in the words of ovs-ofctl(8), as `installation` makes it but without its cookie."""
-    return f"priority={_CIRCUIT_PRIORITY},in_port={in_port},dl_src={'/'.join(ONE_STATION)},actions=output:{out_port}"
+    return f"priority={CIRCUIT_PRIORITY},in_port={in_port},dl_src={'/'.join(ONE_STATION)},actions=output:{out_port}"
 
 
 def barrier(datapath: Any) -> Any:

@@ -88,6 +88,19 @@ def write_sysctls(values: Mapping[str, str]) -> None:
             raise NamespaceError(f"cannot set sysctl {name} to {value!r}: {error.strerror}") from error
 
 
+def changed_sysctls(values: Mapping[str, str]) -> list[str]:
+    """Which sysctls of the calling thread's namespace are not (any more) what was written, in words."""
+    changed = []
+    for name, value in values.items():
+        try:
+            found = sysctl_path(name).read_text()
+        except FileNotFoundError:  # a kernel without IPv6
+            continue
+        if found.split() != value.split():
+            changed.append(f"sysctl {name} is {' '.join(found.split())!r}, not {value!r}")
+    return changed
+
+
 def sysctl_path(name: str) -> Path:
     """`net.ipv4.ip_forward` -> /proc/sys/net/ipv4/ip_forward. Interface names with a dot are not supported."""
     return Path("/proc/sys") / name.replace(".", "/")

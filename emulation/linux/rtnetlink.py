@@ -14,10 +14,12 @@ from emulation.linux.netns import socket_in
 
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 RTM_NEWLINK, RTM_GETLINK = 16, 18
+RTM_NEWNEIGH, RTM_GETNEIGH = 28, 30
 RTM_NEWQDISC, RTM_GETQDISC = 36, 38
 DUMP_REQUEST = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
 MESSAGE = struct.Struct("=IHHII")  # length, type, flags, sequence, port
 LINK = struct.Struct("=BxHiII")  # family, type, index, flags, mask of the flags that changed
+NEIGHBOUR = struct.Struct("=xxxxiHxx")  # interface index, state
 TRAFFIC_CONTROL = struct.Struct("=BxxxiIII")  # family, interface index, handle, parent, info
 ATTRIBUTE = struct.Struct("=HH")  # length, type
 RECEIVE_BYTES = 1 << 18
@@ -63,6 +65,11 @@ def qdiscs(opened: socket.socket) -> Iterator[tuple[int, int, dict[int, memoryvi
 def links(opened: socket.socket) -> Iterator[memoryview]:
     """The message (LINK, attributes) of every link of the socket's namespace. Raises NetlinkError, OSError."""
     return _dump(opened, RTM_GETLINK, LINK.pack(0, 0, 0, 0, 0), RTM_NEWLINK)
+
+
+def neighbours(opened: socket.socket) -> Iterator[memoryview]:
+    """The message (NEIGHBOUR, attributes) of every neighbour of its namespace. Raises NetlinkError, OSError."""
+    return _dump(opened, RTM_GETNEIGH, NEIGHBOUR.pack(0, 0), RTM_NEWNEIGH)
 
 
 def _dump(opened: socket.socket, request: int, header: bytes, answer: int) -> Iterator[memoryview]:

@@ -1,62 +1,98 @@
-"""The rules that circuit switches hold, read over their control socket: none may be there that the controller did not
-make, and no two circuits may share a port.
+"""What circuit switches hold while a run is on, read again and again: circuits, and whatever the controller never made.
 
 The controller's rules are one drop-all rule, and for each direction of a circuit one rule from port to
-port (`controllers/core/switching.py`). What the drop-all rule counts is no measure: Open vSwitch credits the last
-packets of a rule that is deleted to the rule that would match them now.
+port (`controllers/core/switching.py`). Which circuits should stand is known when the run is over
+(`emulation/verdict/rules.py`). What the drop-all rule counts is no measure: Open vSwitch credits the last packets of a
+rule that is deleted to the rule that would match them now.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from controllers.core.switching import circuit_rule
+from controllers.core.switching import (
+    CIRCUIT_PRIORITY,
+    COOKIE,
+    DROP_PRIORITY,
+    ONE_STATION,
+    circuit_cookie,
+    circuit_rule,
+)
 from emulation.linux.watch import call_unixctl
+from emulation.monitor import openflow
 
 _COUNTERS = re.compile(r"^duration=[^,]+, n_packets=(\d+), n_bytes=\d+, (?:idle_age=\d+, )?")
-_CIRCUIT = re.compile(circuit_rule("([^ ,]+)", "([^ ,]+)") + "$")
-_DROP_ALL = re.compile(r"priority=0,actions=drop$")
+_OURS = re.compile(circuit_rule("[^ ,]+", "[^ ,]+") + "$|priority=0,actions=drop$")
 _HIDDEN = re.compile(r"^table_id=25[45],")  # what Open vSwitch adds for itself
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """What one table holds: circuits as (in port, out port), and rules of others, each with the packets it counted."""
+class Socket:
+    """Where a circuit switch is asked: for what it holds, and for its rules in words."""
 
-    circuits: tuple[tuple[str, str], ...]
-    foreign: tuple[tuple[str, int], ...]
-
-    def faults(self) -> list[str]:
-        """What is wrong, in words."""
-        found = [
-            f"a rule that the controller did not make: {rule}, which counted {packets} packets"
-            for rule, packets in self.foreign
-        ]
-        for side, ports in zip(("into", "out of"), zip(*self.circuits, strict=True), strict=False):
-            found += [
-                f"two circuits lead {side} port {port}" for port in sorted({p for p in ports if ports.count(p) > 1})
-            ]
-        return found
+    management: Path
+    unixctl: Path
 
 
-def parse(text: str) -> Rules:
-    """Of what `bridge/dump-flows` prints."""
-    circuits, foreign = [], []
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What one switch holds: circuits as (in port, out port), the rule that drops all else, and what is not of the
+    controller's making, in words."""
+
+    circuits: frozenset[tuple[int, int]]
+    drops_all: bool
+    foreign: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A table, as it was at some moment between `began_s` and `ended_s` (CLOCK_MONOTONIC)."""
+
+    bridge: str
+    began_s: float
+    ended_s: float
+    table: Table
+
+
+def sort(contents: openflow.Contents) -> tuple[Table, list[openflow.Rule]]:
+    """The table without what is foreign, and the rules that are."""
+    circuits, foreign, drops_all = [], [], False
+    for rule in contents.rules:
+        ours = rule.table == 0 and rule.plain
+        if (
+            ours
+            and rule.priority == CIRCUIT_PRIORITY
+            and rule.in_port is not None
+            and rule.source == ONE_STATION
+            and rule.out_port is not None
+            and rule.cookie == circuit_cookie(rule.in_port, rule.out_port)
+        ):
+            circuits.append((rule.in_port, rule.out_port))
+        elif ours and rule.priority == DROP_PRIORITY and rule.matches_all and rule.drops and rule.cookie == COOKIE:
+            drops_all = True
+        else:
+            foreign.append(rule)
+    return Table(frozenset(circuits), drops_all), foreign
+
+
+def in_words(text: str) -> list[str]:
+    """Rules of what `bridge/dump-flows` prints that do not look like the controller's, and what they counted."""
+    found = []
     for line in filter(None, (line.strip() for line in text.splitlines())):
         if _HIDDEN.match(line):
             continue
-        counters = _COUNTERS.match(line)
-        packets = int(counters[1]) if counters else 0
-        rule = line[counters.end() :] if counters else line
-        if circuit := _CIRCUIT.match(rule):
-            circuits.append((circuit[1], circuit[2]))
-        elif not _DROP_ALL.match(rule):
-            foreign.append((rule, packets))
-    return Rules(tuple(circuits), tuple(foreign))
+        table, _, rest = line.rpartition("duration=") if line.startswith("table_id=") else ("", "", line)
+        rest = f"duration={rest}" if table else rest
+        counters = _COUNTERS.match(rest)
+        rule = table.replace("table_id", "table") + (rest[counters.end() :] if counters else rest)
+        if not _OURS.match(rule):
+            found.append(f"{rule}, which counted {counters[1] if counters else 0} packets")
+    return found
 
 
 class RuleWatch:
@@ -67,30 +103,48 @@ class RuleWatch:
     #: The sampler's other watches wait meanwhile; a switch that is stopped is theirs to see.
     patience_s = 0.05
 
-    def __init__(self, unixctls: Mapping[str, Path]) -> None:
-        """unixctls: bridge -> control socket of its ovs-vswitchd."""
-        self._unixctls = deque(unixctls.items())
-        self._unread = list(unixctls)
-        self._faults: dict[str, str] = {}
+    def __init__(self, sockets: Mapping[str, Socket]) -> None:
+        """sockets: of each bridge."""
+        self._sockets = deque(sockets.items())
+        self._unread = list(sockets)
+        self._tables: dict[Table, Table] = {}
+        self._readings: list[Reading] = []
 
     def sample(self, now_s: float) -> None:
         """Read every table once, or as many as answer in time. Raises OSError or ValueError where one refuses."""
-        self._unixctls.rotate(-1)  # a switch that does not answer in time hides the same others only once
-        for bridge, unixctl in self._unixctls:
+        self._sockets.rotate(-1)  # a switch that does not answer in time hides the same others only once
+        for bridge, asked in self._sockets:
+            began_s = time.monotonic()
             try:
-                text = call_unixctl(unixctl, "bridge/dump-flows", bridge, timeout_s=self.patience_s)
+                contents = openflow.read(asked.management, self.patience_s)
+                table, foreign = sort(contents)
+                ended_s = time.monotonic()
+                if foreign or contents.groups or contents.meters:
+                    table = replace(table, foreign=self._described(bridge, asked, contents, foreign))
             except TimeoutError:
                 return
             if bridge in self._unread:
                 self._unread.remove(bridge)
-            rules = parse(text)
-            for fault in rules.faults():
-                # the same rule again, with another count: the last one is kept
-                self._faults[f"{bridge}: {fault.partition(', which')[0]}"] = f"{bridge}: {fault}"
+            # the same table again and again is kept once
+            self._readings.append(Reading(bridge, began_s, ended_s, self._tables.setdefault(table, table)))
 
-    def faults(self) -> list[str]:
-        """Every fault seen, in words."""
-        return list(self._faults.values())
+    def _described(
+        self, bridge: str, asked: Socket, contents: openflow.Contents, foreign: list[openflow.Rule]
+    ) -> tuple[str, ...]:
+        words = in_words(call_unixctl(asked.unixctl, "bridge/dump-flows", bridge, timeout_s=self.patience_s))
+        # those that look like the controller's, but for what the words do not show
+        words += [
+            f"in port {rule.in_port}, out port {rule.out_port}, table {rule.table}, priority {rule.priority}, "
+            f"cookie {rule.cookie:#x}{'' if rule.plain else ', with a timeout or a flag'}"
+            for rule in foreign[len(words) :]
+        ]
+        words = [f"a rule that the controller did not make: {rule}" for rule in words]
+        kinds = {"a group": contents.groups, "a meter": contents.meters}
+        return (*words, *(f"{kind}, and the controller makes none" for kind, found in kinds.items() if found))
+
+    def readings(self) -> list[Reading]:
+        """Every table that was read, in order."""
+        return list(self._readings)
 
     def unread(self) -> list[str]:
         """Bridges whose rules could not be read even once."""

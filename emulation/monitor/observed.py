@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from emulation.monitor.changes import Change
+from emulation.monitor.circuit_rules import Reading
 from emulation.monitor.machine import MachineUse
 from emulation.monitor.queues import QueueUse
 from emulation.monitor.sampler import SamplerCost
@@ -12,12 +13,12 @@ from emulation.monitor.sampler import SamplerCost
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What was seen. `rule_faults`: rules on circuit switches that should not be there, in words;
-    `unread_rules`: circuit switches of which none were ever read, None without circuits."""
+    """What was seen. `rules`: what the circuit switches held; `unread_rules`: those of which none were ever read, None
+    without circuits."""
 
     machine: MachineUse | None = None
     queues: QueueUse | None = None
     changes: tuple[Change, ...] = ()
-    rule_faults: tuple[str, ...] = ()
+    rules: tuple[Reading, ...] = ()
     unread_rules: tuple[str, ...] | None = None
     cost: SamplerCost | None = None

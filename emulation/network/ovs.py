@@ -114,6 +114,10 @@ class OpenVSwitch:
             if isinstance(process.args, list) and process.poll() is None
         }
 
+    def management(self, bridge: str) -> Path:
+        """The socket where a bridge speaks OpenFlow to whoever administers it."""
+        return self.directory / f"{bridge}.mgmt"
+
     @property
     def control(self) -> dict[str, Path]:
         """Program name -> its control socket, of what was started."""

@@ -17,7 +17,7 @@ from collections import defaultdict
 from typing import Any
 
 from emulation.linux.ledger import RunLedger
-from emulation.linux.netns import batch, in_each, write_sysctls
+from emulation.linux.netns import batch, changed_sysctls, in_each, write_sysctls
 from emulation.network.links import LinkEnd, creation, differences, link_ends, read_counters
 from emulation.network.ovs import OPENFLOW_PORT, Bridge
 from emulation.network.switches import CircuitSwitches
@@ -198,10 +198,14 @@ class Testbed:
         return [row for rows in in_each(namespaces, lambda name: read_counters(self._ends[name])) for row in rows]
 
     def verify(self) -> None:
-        """Read everything back: qdiscs, rates, queue limits, GSO sizes, links up, switches alive. Raises
+        """Read everything back: qdiscs, rates, queue limits, GSO sizes, links up, sysctls, switches alive. Raises
         TestbedError with what differs."""
         namespaces = [namespace for namespace, ends in self._ends.items() if ends]
         wrong = [line for lines in in_each(namespaces, lambda name: differences(self._ends[name])) for line in lines]
+        of_namespace = {namespace: node for node, namespace in self._namespaces.items()}
+        sysctls = in_each(list(of_namespace), lambda name: changed_sysctls(self._sysctls(of_namespace[name])))
+        for node, lines in zip(of_namespace.values(), sysctls, strict=True):
+            wrong += [f"{node}: {line}" for line in lines]
         if wrong:
             shown = "; ".join(wrong[:8]) + (f"; and {len(wrong) - 8} more" if len(wrong) > 8 else "")
             raise TestbedError(f"the kernel does not hold what was asked for: {shown}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from types import TracebackType
 
-from emulation.monitor.circuit_rules import RuleWatch
+from emulation.monitor.circuit_rules import RuleWatch, Socket
 from emulation.monitor.machine import MachineWatch, StopWatch
 from emulation.monitor.observed import Observed
 from emulation.monitor.queues import QueueWatch
@@ -29,7 +29,10 @@ class Observation:
         self._rules: RuleWatch | None = None
         watches: list[Watch] = [self._stops, self._changes, self._queues, self._machine]
         if parts.testbed.ovs is not None:
-            self._rules = RuleWatch(parts.testbed.ovs.unixctls)
+            ovs = parts.testbed.ovs
+            self._rules = RuleWatch(
+                {bridge: Socket(ovs.of(bridge).management(bridge), path) for bridge, path in ovs.unixctls.items()}
+            )
             watches.append(self._rules)
         self._sampler = Sampler(watches)
 
@@ -49,7 +52,7 @@ class Observation:
             machine=self._machine.use(self._stops.stops()),
             queues=self._queues.use(),
             changes=tuple(self._changes.changes()),
-            rule_faults=tuple(self._rules.faults()) if self._rules else (),
+            rules=tuple(self._rules.readings()) if self._rules else (),
             unread_rules=tuple(self._rules.unread()) if self._rules else None,
             cost=self._sampler.cost(),
         )

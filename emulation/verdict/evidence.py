@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from emulation.monitor.observed import Observed
 from emulation.plan.fabric_plan import FabricPlan
 from emulation.scale import ScaleModel
-from emulation.verdict.faults import clock_offsets, in_records, of_clocks, seen
+from emulation.verdict.faults import clock_offsets, in_records, of_clocks, of_rules, seen
 from emulation.verdict.unscaled import Quantities
 from results.metrics.merge import Frames
 
@@ -149,6 +149,7 @@ def gather(
             *faults,
             *in_records(plan, frames, errors, controller_events),
             *seen(observed, t0_s),
+            *of_rules(plan, observed, controller_events, t0_s),
             *of_clocks(offsets_s, scale),
         ],
         audit_gaps=audit_gaps,

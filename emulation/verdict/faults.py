@@ -8,6 +8,7 @@ from typing import Any
 from emulation.monitor.observed import Observed
 from emulation.plan.fabric_plan import FabricPlan
 from emulation.scale import ScaleModel
+from emulation.verdict.rules import differences
 from results.metrics.merge import Frames
 from results.metrics.metrics import faster_than_line
 
@@ -83,19 +84,29 @@ def of_clocks(offsets_s: Mapping[str, float], scale: ScaleModel) -> list[str]:
 
 
 def seen(observed: Observed, t0_s: float | None) -> list[str]:
-    """What was seen while the clock was on and must not happen: changes, foreign rules, stopped processes."""
+    """What was seen while the clock was on and must not happen: changes, stopped processes."""
     t0_s = 0.0 if t0_s is None else t0_s
     stops = observed.machine.stops if observed.machine else ()
     found = _few(
         "a process was stopped",
         [f"{stop.name}, {stop.at_s - t0_s:.1f} s after the start, for about {stop.seconds:.1f} s" for stop in stops],
     )
-    found += _few("the circuit switches held", observed.rule_faults)
     first_s: dict[tuple[str, str], float] = {}
     for change in observed.changes:
         first_s.setdefault((change.where, change.what), change.at_s - t0_s)
     changes = [f"{where}: {what}, {at_s:.1f} s after the start" for (where, what), at_s in first_s.items()]
     return found + _few("the network was changed while the run was on", changes, most=6)
+
+
+def of_rules(
+    plan: FabricPlan, observed: Observed, controller_events: Sequence[Mapping[str, Any]], t0_s: float | None
+) -> list[str]:
+    """What the circuit switches held and should not have, and what they should have held and did not."""
+    if t0_s is None or not observed.rules:
+        return []
+    planes = plan.cluster().planes
+    held, lacked = differences(observed.rules, planes, controller_events, t0_s, plan.scale.time_dilation)
+    return [*_few("the circuit switches held", held, most=6), *_few("the circuit switches lacked", lacked, most=6)]
 
 
 def _few(what: str, lines: Sequence[str], most: int = 3) -> list[str]:

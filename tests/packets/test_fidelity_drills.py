@@ -27,7 +27,7 @@ from test_timelines import DEMO, LINK_OFF, turns
 
 from emulation.doctor.preflight import choose_datapath
 from emulation.linux.ledger import RunLedger
-from emulation.linux.netns import socket_in
+from emulation.linux.netns import run_in, socket_in, sysctl_path
 from emulation.plan.fabric_plan import FabricPlan
 from emulation.run.fabric_run import FabricResult, FabricRun
 from experiments.schema.spec import load
@@ -103,6 +103,30 @@ def tc(node: str, *lines: str) -> Callable[[FabricRun], None]:
     return deed
 
 
+def ip(node: str, line: str) -> Callable[[FabricRun], None]:
+    """A change of a node's network, from outside of the run."""
+
+    def deed(run: FabricRun) -> None:
+        command = [*inside(run._parts.testbed.namespace(node)), "ip", *line.format(**addresses(run)).split()]
+        subprocess.run(command, check=True, capture_output=True)
+
+    return deed
+
+
+def addresses(run: FabricRun) -> dict[str, str]:
+    """Instance -> its first GPU NIC's address."""
+    return {instance.name: instance.gpu_ips[0] for instance in run._parts.cluster.instances}
+
+
+def sysctl(node: str, name: str, value: str) -> Callable[[FabricRun], None]:
+    """A setting of a node's kernel, from outside of the run."""
+
+    def deed(run: FabricRun) -> None:
+        run_in(run._parts.testbed.namespace(node), lambda: sysctl_path(name).write_text(value))
+
+    return deed
+
+
 def ofctl(*words: str) -> Callable[[FabricRun], None]:
     """A command to the first circuit switch, past its controller."""
 
@@ -111,7 +135,12 @@ def ofctl(*words: str) -> Callable[[FabricRun], None]:
         assert ovs is not None
         plane = run._parts.cluster.planes[0].bridge
         target = f"unix:{ovs.of(plane).directory}/{plane}.mgmt"
-        subprocess.run(["ovs-ofctl", "-O", "OpenFlow13", words[0], target, *words[1:]], check=True)
+        options, command = (
+            [word for word in words if word.startswith("--")],
+            [w for w in words if not w.startswith("--")],
+        )
+        line = ["ovs-ofctl", "-O", "OpenFlow13", *options, command[0], target, *command[1:]]
+        subprocess.run(line, check=True)
 
     return deed
 
@@ -152,6 +181,31 @@ def test_whatever_is_done_behind_the_back_of_a_run_is_in_its_verdict(ledger: Run
     assert measured["largest queue backlog seen"] > 0, "546 KB at once into queues of 60 KB"
     assert measured["CPU of ovs-vswitchd"] > 0
     assert 0 < measured["CPU of these measurements"] < 5
+
+
+def test_every_kind_of_change_of_the_network_is_in_the_verdict(ledger: RunLedger, tmp_path: Path) -> None:
+    deeds: Deeds = [
+        (0.5, ip("p1", "neigh replace {d0} lladdr 02:00:00:00:00:99 dev gpu0 nud permanent")),
+        (0.6, ip("p1", "neigh del {d1} dev gpu0")),
+        (0.7, ip("gw", "route add 203.0.113.0/24 dev lo")),
+        (0.8, ip("gw", "rule add from 203.0.113.0/24 lookup main")),
+        (0.9, ip("gw", "addr add 203.0.113.1/32 dev lo")),
+        (1.0, ip("d1", "link set gpu0 txqueuelen 777")),
+        (1.1, sysctl("p1", "net.ipv4.tcp_slow_start_after_idle", "1")),
+    ]
+    result = disturbed(ledger, tmp_path, deeds)
+    reasons = result.fidelity["reasons"]
+    assert result.fidelity["verdict"] == "invalid"
+    was = "the network was changed while the run was on: "
+    for where, what in (
+        ("p1 gpu0", "a neighbour was set"),
+        ("gw", "a route was added"),
+        ("gw", "a routing rule was added"),
+        ("gw lo", "an address was added"),
+        ("d1 gpu0", "a link was set"),
+    ):
+        assert said(result, f"{was}{where}: {what}"), (where, what, reasons)
+    assert said(result, "p1: sysctl net.ipv4.tcp_slow_start_after_idle is '1', not '0'"), reasons
 
 
 def test_other_programs_and_a_slow_plug_in_are_each_seen_beside_the_other(ledger: RunLedger, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from emulation.monitor.changes import Change
+from emulation.monitor.circuit_rules import Reading, Table
 from emulation.monitor.machine import MachineUse, Stop, nearest_rank
 from emulation.monitor.observed import Observed
 from emulation.monitor.sampler import SamplerCost
@@ -142,13 +143,15 @@ def test_what_was_seen_and_must_not_happen_is_a_fault():
     observed = Observed(
         machine=use(stops=(Stop("ovs-vswitchd", 103.0, 0.2),)),
         changes=(Change(104.0, "p0 gpu0", "a class was set"), Change(105.0, "p0 gpu0", "a class was set")),
-        rule_faults=("plane0: a rule that the controller did not make: priority=200,in_port=1,actions=drop",),
+        rules=(
+            Reading("plane0", 101.0, 101.1, Table(frozenset(), False, ("a group, and the controller makes none",))),
+        ),
     )
     assert gathered(observed=observed).faults == [
         "a process was stopped: ovs-vswitchd, 3.0 s after the start, for about 0.2 s",
-        "the circuit switches held: plane0: a rule that the controller did not make: priority=200,in_port=1,"
-        "actions=drop",
         "the network was changed while the run was on: p0 gpu0: a class was set, 4.0 s after the start",
+        "the circuit switches held: plane0: a group, and the controller makes none",
+        "the circuit switches lacked: plane0: priority=0,actions=drop, 1.1 s after the start",
     ]
 
 

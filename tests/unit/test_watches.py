@@ -14,10 +14,10 @@ import pytest
 from controllers.core.switching import circuit_rule
 from emulation.linux import procfs
 from emulation.linux.procfs import CoreTimes, ProcessTimes
-from emulation.linux.rtnetlink import MESSAGE, TRAFFIC_CONTROL, attributes, messages
+from emulation.linux.rtnetlink import MESSAGE, NEIGHBOUR, TRAFFIC_CONTROL, attributes, messages
 from emulation.monitor import machine
 from emulation.monitor.changes import configuration, described
-from emulation.monitor.circuit_rules import parse
+from emulation.monitor.circuit_rules import in_words
 from emulation.monitor.machine import MachineWatch, StopWatch
 from emulation.monitor.sampler import Sampler
 
@@ -173,6 +173,23 @@ def test_announcements_of_the_kernel_are_put_in_words():
     ]
 
 
+def test_neighbours_that_were_set_by_hand_are_watched_and_those_that_the_kernel_learns_are_not():
+    def told(kind: int, address: bytes, state: int) -> bytes:
+        payload = NEIGHBOUR.pack(3, state) + struct.pack("=HH4s", 8, 1, address)
+        return MESSAGE.pack(MESSAGE.size + len(payload), kind, 0, 0, 0) + payload
+
+    permanent, reachable, failed = 0x80, 0x02, 0x20
+    by_hand = {(3, b"\x0a\0\0\1")}
+    said = [(28, b"\x0a\0\0\2", reachable), (29, b"\x0a\0\0\2", failed)]
+    assert described(b"".join(told(*each) for each in said), "p0", {3: "gpu0"}, {}, by_hand) == []
+    said = [(28, b"\x0a\0\0\1", failed), (29, b"\x0a\0\0\1", failed), (28, b"\x0a\0\0\3", permanent)]
+    assert described(b"".join(told(*each) for each in said), "p0", {3: "gpu0"}, {}, by_hand) == [
+        ("p0 gpu0", "a neighbour was set"),
+        ("p0 gpu0", "a neighbour was set"),
+    ]
+    assert by_hand == {(3, b"\x0a\0\0\3")}
+
+
 def test_a_link_that_is_configured_as_before_has_not_changed():
     def link(flags: int, mtu: int = 9000) -> bytes:
         payload = struct.pack("=BxHiII", 0, 1, 3, flags, 0) + struct.pack("=HHI", 8, 4, mtu)
@@ -201,27 +218,22 @@ duration=9s, n_packets=3, n_bytes=180, priority=0,actions=drop
 table_id=254, duration=1s, n_packets=0, n_bytes=0, priority=2,recirc_id=0,actions=drop
 table_id=254, duration=1s, n_packets=0, n_bytes=0, priority=0,reg0=0x1,actions=controller(reason=)
 """
-FOREIGN = "duration=1s, n_packets=5, n_bytes=0, priority=200,tcp,in_port=1,tp_dst=7100,actions=drop\n"
 
 
-def test_the_controllers_own_rules_are_no_fault():
-    rules = parse(RULES)
-    assert (rules.circuits, rules.faults()) == ((("1", "2"), ("2", "1")), [])
-
-
-def test_a_rule_of_somebody_else_is_a_fault_with_what_it_matched():
-    (fault,) = parse(FOREIGN + RULES).faults()
-    assert fault == (
-        "a rule that the controller did not make: priority=200,tcp,in_port=1,tp_dst=7100,actions=drop, which counted "
-        "5 packets"
-    )
-
-
-def test_a_rule_that_drops_all_before_the_circuits_is_a_fault():
-    first = "duration=1s, n_packets=5, n_bytes=0, actions=drop\n"
-    assert "did not make: actions=drop, which counted 5" in parse(first + RULES).faults()[0]
-
-
-def test_two_circuits_that_share_a_port_are_a_fault():
-    shared = f"duration=9s, n_packets=0, n_bytes=0, {circuit_rule(3, 2)}\n"
-    assert parse(RULES + shared).faults() == ["two circuits lead out of port 2"]
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "duration=1s, n_packets=5, n_bytes=0, priority=200,tcp,in_port=1,tp_dst=7100,actions=drop",
+            "priority=200,tcp,in_port=1,tp_dst=7100,actions=drop, which counted 5 packets",
+        ),
+        ("duration=1s, n_packets=5, n_bytes=0, actions=drop", "actions=drop, which counted 5 packets"),
+        (
+            "table_id=3, duration=1s, n_packets=5, n_bytes=0, priority=0,actions=drop",
+            "table=3, priority=0,actions=drop, which counted 5 packets",
+        ),
+    ],
+)
+def test_a_rule_of_somebody_else_is_in_words_with_what_it_matched(line: str, words: str) -> None:
+    assert in_words(RULES) == []
+    assert in_words(f"{line}\n{RULES}") == [words]
