@@ -82,9 +82,17 @@ class CircuitApp(app_manager.RyuApp):
     def start(self) -> Any:
         """Ryu's beginning of an app; returns what it waits for."""
         super().start()
+        return hub.spawn(self._serve)
+
+    def _serve(self) -> None:
+        hub.sleep(0)  # whoever is answered here finds the OpenFlow port open too
         address = cfg.CONF.wsapi_host, cfg.CONF.wsapi_port
-        server = HttpServer(address, self._application, self._connections, self._shell.metrics)
-        return hub.spawn(server.serve_forever)
+        try:
+            server = HttpServer(address, self._application, self._connections, self._shell.metrics)
+        except OSError as error:
+            print(f"heliograph controller: cannot listen on {address}: {error.strerror}", file=sys.stderr)
+            os._exit(2)
+        server.serve_forever()
 
     def _stop(self, number: int, frame: object) -> None:
         # Ryu's own ending waits for every open connection, and grant streams never close. Nothing is left to flush.

@@ -44,9 +44,10 @@ class Connections:
             if not self._give_way(connection.client):
                 return False
         while len(self._open) >= self._most:
-            # whoever holds most of them; where all hold as many, the one who wants more
-            clients = sorted(self._of, key=lambda client: (-self._of[client], client != connection.client))
-            if not any(self._give_way(client) for client in clients[:1]):
+            # whoever holds most of them, and more than the one who wants more; else that one
+            own = self._of[connection.client]
+            more = [client for client, number in self._of.most_common() if number > own]
+            if not any(self._give_way(client) for client in [*more, connection.client]):
                 return False
         self._open[connection] = None
         self._of[connection.client] += 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import resource
 from typing import Any
 
@@ -20,6 +21,7 @@ from controllers.ryu_app.connections import Connection, Connections
 from controllers.ryu_app.http_protocol import WRITE_S, LimitedProtocol, Refused, answer
 from controllers.ryu_app.metrics import Metrics
 
+_FILES = resource.RLIMIT_NOFILE
 LOG = logging.getLogger(__name__)
 
 #: Connections of one client: an agent needs two, the run one at a time.
@@ -42,12 +44,11 @@ def most_connections(prefills: int, planes: int) -> int:
     """How many connections to hold; the limit of open files is raised for them as far as it may be. Raises
     TooFewDescriptors."""
     wanted, reserved = OTHERS + 4 * prefills, RESERVED + 2 * planes
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY or hard > soft:
-        soft = wanted + reserved if hard == resource.RLIM_INFINITY else min(hard, max(soft, wanted + reserved))
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    most = min(wanted, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - reserved)
+    soft, hard = (math.inf if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(_FILES))
+    if soft < wanted + reserved and soft < hard:
+        soft = min(hard, wanted + reserved)
+        resource.setrlimit(_FILES, (int(soft), resource.getrlimit(_FILES)[1]))
+    most = int(min(wanted, soft - reserved))
     if most < 2 * prefills + 1:
         raise TooFewDescriptors(
             f"at most {most + reserved} open files are allowed (RLIMIT_NOFILE), and {prefills} prefill instances need "
@@ -64,7 +65,7 @@ class HttpServer:
     """Serves an application at an address, which is bound at once."""
 
     def __init__(self, address: tuple[str, int], application: Any, connections: Connections, metrics: Metrics) -> None:
-        self._listener = eventlet.listen(address, backlog=BACKLOG)
+        self._listener = eventlet.listen(address, backlog=BACKLOG, reuse_port=False)
         self._connections, self._metrics = connections, metrics
         self._server = wsgi.Server(
             self._listener,

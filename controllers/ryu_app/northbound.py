@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Annotated, Any, Literal, TypeVar
 
+from eventlet.hubs import trampoline
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ryu.app.wsgi import ControllerBase, Request, Response, WSGIApplication, route
@@ -156,9 +157,9 @@ def _answers(event: str) -> Callable[[Handler], Callable[..., Response]]:
 def _close_at_hangup(connection: Any, stream: GrantStream) -> None:
     """Close a stream as soon as its listener hangs up; a write would learn of it with the second heartbeat."""
     with contextlib.suppress(OSError):
-        connection.settimeout(None)
-        # a listener says nothing more, so whatever can be read is the end
-        connection.recv(1, socket.MSG_PEEK)
+        # a listener says nothing more, so whatever can be read is the end; it may be silent for ever, and what is
+        # written to it keeps the time that the connection allows
+        trampoline(connection.fileno(), read=True)
     stream.close()
 
 

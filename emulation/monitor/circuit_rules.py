@@ -8,6 +8,7 @@ rule that is deleted to the rule that would match them now.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections import deque
@@ -131,7 +132,9 @@ class RuleWatch:
     def _described(
         self, bridge: str, asked: Socket, contents: openflow.Contents, foreign: list[openflow.Rule]
     ) -> tuple[str, ...]:
-        words = in_words(call_unixctl(asked.unixctl, "bridge/dump-flows", bridge, timeout_s=self.patience_s))
+        words = []
+        with contextlib.suppress(TimeoutError):  # what was seen is kept, in plainer words
+            words = in_words(call_unixctl(asked.unixctl, "bridge/dump-flows", bridge, timeout_s=self.patience_s))
         # those that look like the controller's, but for what the words do not show
         words += [
             f"in port {rule.in_port}, out port {rule.out_port}, table {rule.table}, priority {rule.priority}, "

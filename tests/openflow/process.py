@@ -45,11 +45,16 @@ class Controller:
     """A controller on the loopback address."""
 
     def __init__(
-        self, directory: Path, document: dict[str, Any] | str | None, *, descriptors: int | None = None
+        self,
+        directory: Path,
+        document: dict[str, Any] | str | None,
+        *,
+        descriptors: int | None = None,
+        port: int | None = None,
     ) -> None:
-        """descriptors: how many files it may open."""
+        """descriptors: how many files it may open; port: of the northbound API, by default one that is free."""
         self.log = directory / "controller.jsonl"
-        self.port = free_port()
+        self.port = free_port() if port is None else port
         self.openflow_port = free_port()
         environment = {key: value for key, value in os.environ.items() if key != "HELIOGRAPH_CONTROLLER"}
         if document is not None:

@@ -149,6 +149,17 @@ def test_when_all_is_full_whoever_holds_most_gives_way() -> None:
     assert len(opened.all) == 5, "the one that is being closed still has its descriptor"
 
 
+def test_when_whoever_holds_most_is_being_answered_the_next_gives_way() -> None:
+    opened = Opened(4, 3)
+    for number in range(3):
+        stream = opened.enter("a", f"a{number}", asked=True)
+        assert stream is not None
+        stream.is_answered = True
+    opened.enter("b", "b0", asked=True)
+    assert opened.enter("c", "c0") is not None
+    assert opened.closed == ["b0"]
+
+
 def test_one_connection_is_left_to_each_of_many_clients() -> None:
     opened = Opened(3, 3)
     for client in "abc":
