@@ -14,7 +14,7 @@ from controllers.core.placement import PacketPlacement
 from controllers.core.reservations import Reservations
 from controllers.core.switching import Plane
 from controllers.decode_choices import load as decode_choice
-from inputs.plugin_file import sha256
+from inputs.plugin_file import keep
 
 Seconds = Annotated[float, Field(ge=0)]
 
@@ -51,8 +51,16 @@ class PlaneConfig(_Strict):
         return Plane(self.bridge, self.dpid, self.unixctl, self.ports)
 
 
+class RunAs(_Strict):
+    """Whom the controller becomes before it loads a plug-in."""
+
+    uid: Annotated[int, Field(ge=0)]
+    gid: Annotated[int, Field(ge=0)]
+
+
 class ControllerConfig(_Strict):
-    """The whole file. Real units: `rate_bytes_per_s` of one rank's circuit, seconds of the real cluster."""
+    """The whole file. Real units: `rate_bytes_per_s` of one rank's circuit, seconds of the real cluster. `run_as`: none
+    where it has nothing to give up."""
 
     fabric: FabricConfig
     transfer: Literal["pull", "layerwise"]
@@ -65,6 +73,7 @@ class ControllerConfig(_Strict):
     planes: list[PlaneConfig] = []
     reachable: dict[str, list[str]] = {}
     log: str
+    run_as: RunAs | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> ControllerConfig:
@@ -127,13 +136,22 @@ def read(path: str | Path) -> ControllerConfig:
         raise ConfigError(f"HELIOGRAPH_CONTROLLER={path}: {one_line(error)}") from error
 
 
+def keep_plugins(config: ControllerConfig) -> None:
+    """Read the plug-ins that the file names, for `core` to load: afterwards they may be out of reach. Raises
+    ConfigError where one cannot be read or is another than it was."""
+    try:
+        for path, digest in config.fabric.plugins.items():
+            if keep(Path(path)) != digest:
+                raise ConfigError(f"{path} has changed since the run began: its SHA-256 was {digest}")
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
 def core(config: ControllerConfig) -> Reservations | PacketPlacement:
     """The pure core that decides; raises ConfigError where the file asks for a policy that is not there."""
     fabric = config.fabric
+    keep_plugins(config)
     try:
-        for path, digest in fabric.plugins.items():
-            if sha256(Path(path)) != digest:
-                raise ConfigError(f"{path} has changed since the run began: its SHA-256 was {digest}")
         return build_core(
             fabric.kind,
             config.decodes_of(),

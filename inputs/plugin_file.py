@@ -31,6 +31,8 @@ SHIPPED = "experiments.plugins."
 MOST_BYTES, MOST_LOADED = 1 << 20, 64
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+#: What was read of files that may be out of reach when they are loaded.
+_kept: dict[Path, bytes] = {}
 #: Modules by file and SHA-256: a file that has changed since is another module.
 _loaded: dict[tuple[str, str], ModuleType] = {}
 
@@ -63,6 +65,14 @@ def find(text: str, folders: Sequence[Path]) -> str:
 def file_of(resolved: str) -> Path:
     """The file of a plug-in that `find` has found."""
     return Path(resolved.rpartition(":")[0])
+
+
+def keep(path: Path) -> str:
+    """Read a plug-in's file once and for all: `load` takes what was read, whatever the file is by then and whether or
+    not it can still be read. Digest of it. Raises PluginError where it cannot be read or trusted."""
+    if path not in _kept:
+        _kept[path] = source(path)
+    return hashlib.sha256(_kept[path]).hexdigest()
 
 
 def sha256(path: Path) -> str:
@@ -104,7 +114,7 @@ def load(resolved: str) -> Any:
     path, name = file_of(resolved), resolved.rpartition(":")[2]
     if not path.is_absolute():
         raise PluginError(f"{resolved!r} names no file yet: load() of an experiment looks for it")
-    module = _module(path, source(path))
+    module = _module(path, _kept[path] if path in _kept else source(path))
     if name not in vars(module):
         own = [key for key, value in vars(module).items() if issubclass(type(value), type) and not key.startswith("_")]
         raise PluginError(f"{path} has no {name}; its classes: {', '.join(own) or 'none'}")

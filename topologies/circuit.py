@@ -54,6 +54,7 @@ def add_plane(
     goodput_bps: float | None = None,
     rto_min_ms: int | None = None,
     window_bytes: int | None = None,
+    congestion_control: str | None = None,
 ) -> Plane:
     """Add the bridge `plane<number>` with a port for each NIC, in order from port 1; all NICs of a plane share one
     subnet.
@@ -82,7 +83,7 @@ def add_plane(
         )
         subnet = subnets[nic.interface]
         topo.set_address(nic.instance, nic.interface, f"{nic.ip}/{subnet.partition('/')[2]}")
-        topo.add_route(nic.instance, subnet, [Hop(nic.interface)], rto_min_ms, window_bytes)
+        topo.add_route(nic.instance, subnet, [Hop(nic.interface)], rto_min_ms, window_bytes, congestion_control)
         macs[nic.instance], ports[nic.instance] = nic_mac, ofport
     nic_of = {nic.instance: nic for nic in nics}
     for nic in nics:

@@ -23,12 +23,14 @@ class KvLinks:
     """The links of a KV network. goodput_bps: emulated TCP payload rate of a GPU NIC each way, bits per second; None =
     unshaped. queue: "drr" or "fifo" at the routers of a packet fabric, or "priority" at them and at its GPU NICs.
     rto_min_ms: TCP's minimum RTO on KV routes, at least PRIORITY_RTO_MIN_MS with the queue "priority". window_bytes:
-    TCP's largest window there, payload; None = what receive buffers allow."""
+    TCP's largest window there, payload; None = what receive buffers allow. congestion_control: of what is sent there;
+    None = the sender's."""
 
     goodput_bps: float | None = None
     queue: str = "drr"
     rto_min_ms: int = RTO_MIN_MS
     window_bytes: int | None = None
+    congestion_control: str | None = None
 
 
 class Cluster(WiredTopo):
@@ -133,6 +135,7 @@ class Cluster(WiredTopo):
                     goodput_bps=links.goodput_bps,
                     rto_min_ms=self._rto_min_ms,
                     window_bytes=links.window_bytes,
+                    congestion_control=links.congestion_control,
                 )
 
     def _prefix(self, rack: int, rank: int) -> str:
@@ -164,6 +167,7 @@ class Cluster(WiredTopo):
                     goodput_bps=self._links.goodput_bps,
                     rto_min_ms=self._rto_min_ms,
                     window_bytes=self._links.window_bytes,
+                    congestion_control=self._links.congestion_control,
                 )
                 self.planes.append(plane)
 

@@ -108,6 +108,7 @@ class RoutedFabric:
         source_mask: int = 0,
         rto_min_ms: int | None = None,
         window_bytes: int | None = None,
+        congestion_control: str | None = None,
     ) -> None:
         """Wire (host, interface) with address `ip` to a leaf's `port`; the host reaches `destinations` (CIDR, or
         "default") over it."""
@@ -124,4 +125,5 @@ class RoutedFabric:
         topo.add_neighbour(leaf, ip, host_mac, port)
         topo.add_route(leaf, f"{ip}/32", [Hop(port)])
         for destination in destinations:
-            topo.add_route(node, destination, [Hop(interface, self._addresses[leaf])], rto_min_ms, window_bytes)
+            hop = Hop(interface, self._addresses[leaf])
+            topo.add_route(node, destination, [hop], rto_min_ms, window_bytes, congestion_control)

@@ -60,17 +60,20 @@ class Hop:
 @dataclass(frozen=True, slots=True)
 class Route:
     """A route: prefix in CIDR form (or "default"), one or more equal-cost hops, TCP's minimum RTO (None = the
-    kernel's 200 ms) and the largest window its hosts tell the other end (None = what the receive buffer allows)."""
+    kernel's 200 ms), the largest window its hosts tell the other end (None = what the receive buffer allows), and the
+    congestion control of what is sent over it (None = the sender's), which a sender without rights could not choose."""
 
     prefix: str
     hops: tuple[Hop, ...]
     rto_min_ms: int | None = None
     window_bytes: int | None = None
+    congestion_control: str | None = None
 
     def text(self) -> str:
         """The arguments of `ip route add`."""
         metric = f" rto_min {self.rto_min_ms}ms" if self.rto_min_ms is not None else ""
         metric += f" window {self.window_bytes}" if self.window_bytes is not None else ""
+        metric += f" congctl {self.congestion_control}" if self.congestion_control is not None else ""
         if len(self.hops) == 1:
             return f"{self.prefix} {self.hops[0].text()}{metric}"
         return f"{self.prefix}{metric} " + " ".join(f"nexthop {hop.text()}" for hop in self.hops)
@@ -122,8 +125,10 @@ class WiredTopo(Topo):
         hops: Sequence[Hop],
         rto_min_ms: int | None = None,
         window_bytes: int | None = None,
+        congestion_control: str | None = None,
     ) -> None:
-        self.nodeInfo(node)["routes"].append(Route(prefix, tuple(hops), rto_min_ms, window_bytes))
+        route = Route(prefix, tuple(hops), rto_min_ms, window_bytes, congestion_control)
+        self.nodeInfo(node)["routes"].append(route)
 
     def add_neighbour(self, node: str, ip: str, mac: str, interface: str) -> None:
         self.nodeInfo(node)["neighbours"].append(Neighbour(ip, mac, interface))

@@ -35,10 +35,19 @@ from controllers.ryu_app.http_server import (
     most_connections,
 )
 from controllers.ryu_app.metrics import Metrics
-from controllers.ryu_app.purge import FlowCaches
+from controllers.ryu_app.purge import FlowCaches, UnixctlError
 from controllers.ryu_app.reconfiguration import Switches
+from process.rights import Identity, RightsError, die_with, give_up
 
 _NICE = -10
+
+
+def _be_nobody(identity: Identity, caches: FlowCaches) -> None:
+    """Give up every right; what needs one is open by then: the log, and the control sockets of the switches."""
+    caches.connect()
+    parent_pid = os.getppid()
+    give_up(identity)
+    die_with(parent_pid)
 
 
 class CircuitApp(app_manager.RyuApp):
@@ -51,16 +60,22 @@ class CircuitApp(app_manager.RyuApp):
         super().__init__(*args, **kwargs)
         try:
             config = controller_config.read(os.environ.get("HELIOGRAPH_CONTROLLER", ""))
-            core = controller_config.core(config)
+            planes = [plane.plane() for plane in config.planes]
             log = EventLog(config.log)
             most = most_connections(len(config.prefills), len(config.planes))
-        except (controller_config.ConfigError, TooFewDescriptors, OSError) as error:
+            caches = FlowCaches(plane.unixctl for plane in planes)
+            # on a real machine the controller has a processor of its own; here agents and packets compete for it
+            with contextlib.suppress(PermissionError):
+                os.setpriority(os.PRIO_PROCESS, 0, _NICE)
+            controller_config.keep_plugins(config)
+            if config.run_as is not None:
+                _be_nobody(Identity(config.run_as.uid, config.run_as.gid), caches)
+            core = controller_config.core(config)  # a user's own code, if any, begins here
+        except (controller_config.ConfigError, TooFewDescriptors, OSError, RightsError, UnixctlError) as error:
             print(f"heliograph controller: {error}", file=sys.stderr)
             raise SystemExit(2) from error
-        planes = [plane.plane() for plane in config.planes]
         self._bridges = {plane.dpid: plane.bridge for plane in planes}
         self._datapaths = Datapaths(planes)
-        caches = FlowCaches(plane.unixctl for plane in planes)
         switches = Switches(self._datapaths, caches) if planes else None
         self._log = log
         self._shell = FabricShell(config, core, switches, log, Metrics())
@@ -69,9 +84,6 @@ class CircuitApp(app_manager.RyuApp):
         northbound.mount(self._application, self._shell)
         # one line for each of hundreds of events a second is no use to anybody
         logging.getLogger("ryu.lib.hub").setLevel(logging.WARNING)
-        # on a real machine the controller has a processor of its own; here agents and packets compete for it
-        with contextlib.suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, 0, _NICE)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         # what start-up made stays for the whole run: a full collection that visits it stalls every timer for tens of

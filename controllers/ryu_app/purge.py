@@ -39,6 +39,13 @@ class Unixctl:
         self._socket: socket.socket | None = None
         self._calls = 0
 
+    def connect(self) -> None:
+        """Be connected before the first call: while there are rights to. Raises UnixctlError."""
+        try:
+            self._connect()
+        except OSError as error:
+            raise UnixctlError(f"{self._path}: {error}; is its ovs-vswitchd running?") from error
+
     def call(self, method: str, *parameters: str) -> str:
         """Run a command and return its text; raises UnixctlError."""
         self._calls += 1
@@ -61,15 +68,19 @@ class Unixctl:
             self._socket.close()
             self._socket = None
 
-    def _exchange(self, request: bytes) -> dict[str, object]:
+    def _connect(self) -> socket.socket:
         if self._socket is None:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self._socket.settimeout(self._timeout_s)
             self._socket.connect(self._path)
-        self._socket.sendall(request)
+        return self._socket
+
+    def _exchange(self, request: bytes) -> dict[str, object]:
+        connection = self._connect()
+        connection.sendall(request)
         received = b""
         while True:
-            part = self._socket.recv(65536)
+            part = connection.recv(65536)
             if not part:
                 raise ConnectionError("closed by the daemon")
             received += part
@@ -89,6 +100,9 @@ class _FlowCache:
         self._unixctl = Unixctl(path)
         self._next: green_event.Event | None = None
         self._running = False
+
+    def connect(self) -> None:
+        self._unixctl.connect()
 
     def purge(self) -> green_event.Event:
         if self._next is None:
@@ -115,6 +129,11 @@ class FlowCaches:
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._caches = {path: _FlowCache(path) for path in dict.fromkeys(paths)}
+
+    def connect(self) -> None:
+        """Be connected to all of them. Raises UnixctlError."""
+        for cache in self._caches.values():
+            cache.connect()
 
     def purge(self) -> None:
         """Empty all of them at once and return when all are empty; raises UnixctlError."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from emulation.scale import ScaleModel
+from process.rights import Identity
 from workloads.kv import KvModel
 from workloads.prefill import PrefillTiming
 from workloads.request import Request
@@ -51,7 +52,8 @@ class SrptConfig:
 class AgentConfig:
     """What every agent knows. `kv_rate_bytes_per_s` is the real goodput of one KV link; `ecmp_ports[prefill][decode]
     [rank][uplink]` lists source ports that ECMP maps to that uplink. `realtime`: agents run before ordinary processes
-    where that is permitted. `srpt`: KV packets carry a level that the gateway's arbiter decides."""
+    where that is permitted. `srpt`: KV packets carry a level that the gateway's arbiter decides.
+    `run_as`: whom agents and their parent become, None where they have nothing to give up."""
 
     time_dilation: float
     scale: ScaleModel
@@ -75,6 +77,7 @@ class AgentConfig:
     requests: tuple[Request, ...]
     realtime: bool
     srpt: SrptConfig | None = None
+    run_as: Identity | None = None
 
     @property
     def emulated_rate_bytes_per_s(self) -> float:
@@ -126,6 +129,7 @@ def load_config(raw: Mapping[str, Any]) -> AgentConfig:
             requests=load_requests(Path(raw["requests_file"])),
             realtime=bool(raw.get("realtime", True)),
             srpt=None if raw.get("srpt") is None else SrptConfig(**raw["srpt"]),
+            run_as=None if raw.get("run_as") is None else Identity(**raw["run_as"]),
         )
     except KeyError as error:
         raise ConfigError(f"the agents' configuration lacks the key {error}") from error

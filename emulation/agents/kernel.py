@@ -7,14 +7,12 @@ import ctypes
 import fcntl
 import os
 import resource
-import signal
 import socket
 import struct
 from dataclasses import dataclass
 from pathlib import Path
 
 CLONE_NEWNET = 0x40000000
-PR_SET_PDEATHSIG = 1
 PR_SET_TIMERSLACK = 29
 SIOCOUTQ = 0x5411
 TIMER_SLACK_NS = 1_000
@@ -38,16 +36,6 @@ def enter_network_namespace(name: str) -> None:
         _check(_libc.setns(descriptor, CLONE_NEWNET), f"setns to {path}")
     finally:
         os.close(descriptor)
-
-
-def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when its parent ends; exit at once if `parent_pid` is already gone.
-
-    The signal follows the *thread* that forked: a parent must not start the zygote from a short-lived thread.
-    """
-    _check(_libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != parent_pid:
-        os._exit(1)
 
 
 def set_timer_slack() -> None:
@@ -107,14 +95,27 @@ def tcp_counters(connection: socket.socket) -> TcpCounters:
 
 
 def set_congestion_control(connection: socket.socket, name: str) -> None:
-    """Set the congestion control and read it back; RuntimeError where the kernel did something else."""
+    """Choose the congestion control before connecting; RuntimeError where the kernel has none of that name.
+
+    Whoever has no rights may choose those of net.ipv4.tcp_allowed_congestion_control alone; another one is the route's
+    to set, when the socket connects. `check_congestion_control` afterwards.
+    """
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+    except PermissionError:
+        return
     except OSError as error:
         raise RuntimeError(
             f"congestion control {name!r} was refused ({error.strerror}): load tcp_{name}, or choose one of "
             "net.ipv4.tcp_available_congestion_control"
         ) from error
+
+
+def check_congestion_control(connection: socket.socket, name: str) -> None:
+    """RuntimeError where a connection has another congestion control."""
     got = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).split(b"\0", 1)[0].decode()
     if got != name:
-        raise RuntimeError(f"congestion control is {got!r} after {name!r} was set")
+        raise RuntimeError(
+            f"congestion control of a connection is {got!r}, not {name!r}: the sender may not choose it, and its route "
+            "does not have it (congctl)"
+        )

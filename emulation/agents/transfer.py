@@ -13,7 +13,13 @@ import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from emulation.agents.kernel import TcpCounters, set_congestion_control, tcp_counters, unacknowledged_bytes
+from emulation.agents.kernel import (
+    TcpCounters,
+    check_congestion_control,
+    set_congestion_control,
+    tcp_counters,
+    unacknowledged_bytes,
+)
 from emulation.agents.wire import FrameHeader
 from emulation.network.dscp import tos
 
@@ -222,7 +228,7 @@ async def open_connection(
 ) -> KvConnection:
     """Open a KV connection, from the first free one of `source_ports` where any are given.
 
-    Raises OSError or TimeoutError, naming both ends, and RuntimeError for a congestion control that cannot be set.
+    Raises OSError or TimeoutError, naming both ends, and RuntimeError for a congestion control that it cannot have.
     """
     reasons = []
     for port in source_ports or (0,):
@@ -231,6 +237,7 @@ async def open_connection(
             configure(sock, congestion_control, rate_bytes_per_s)
             sock.bind((local_ip, port))
             await asyncio.wait_for(asyncio.get_running_loop().sock_connect(sock, peer), timeout_s)
+            check_congestion_control(sock, congestion_control)
             return KvConnection(sock, rate_bytes_per_s=rate_bytes_per_s, uplink=uplink)
         except asyncio.TimeoutError as error:
             sock.close()
@@ -253,7 +260,7 @@ def _port_is_taken(error: OSError) -> bool:
 
 
 def configure(sock: socket.socket, congestion_control: str, rate_bytes_per_s: float) -> None:
-    """Set what a KV sender sets: congestion control (read back), no Nagle, and a send buffer of about 50 ms of link."""
+    """Set what a KV sender sets: congestion control, no Nagle, and a send buffer of about 50 ms of link."""
     sock.setblocking(False)
     set_congestion_control(sock, congestion_control)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -2,8 +2,9 @@
 
 Started as `python -E -s -m emulation.agents.zygote`. The first line of stdin is the configuration; every further line
 is a command, for the agent it names in `"agent"` or else for all. Every line of an agent comes out on stdout with its
-name. When stdin ends, or on SIGTERM, the agents get SIGTERM, and SIGKILL a second later; the zygote then exits with 1
-if an agent ended badly. If the zygote dies, or its parent does, the kernel kills everything at once.
+name. Agents enter their namespaces as root and have no rights afterwards, nor has the zygote. When stdin ends, or on
+SIGTERM, the agents get SIGTERM, and SIGKILL a second later; the zygote then exits with 1 if an agent ended badly. If
+the zygote dies, or its parent does, the kernel kills everything at once.
 """
 
 import gc
@@ -21,9 +22,10 @@ from emulation.agents.agent import Agent
 from emulation.agents.config import AgentConfig, ConfigError, InstanceConfig, load_config
 from emulation.agents.decode import DecodeAgent
 from emulation.agents.gateway import GatewayAgent
-from emulation.agents.kernel import die_with_parent, enter_network_namespace, set_realtime, set_timer_slack
+from emulation.agents.kernel import enter_network_namespace, set_realtime, set_timer_slack
 from emulation.agents.prefill import PrefillAgent
 from emulation.agents.wire import LineSplitter, Message, WireError, encode_line
+from process.rights import die_with, give_up
 
 KILL_AFTER_S = 1.0
 STDOUT_POLL_S = 0.1
@@ -61,6 +63,10 @@ class Zygote:
         os.set_blocking(self._wake_write, False)
         for name, instance in self._config.agents().items():
             self._fork(name, instance)
+        if self._config.run_as is not None:  # to enter their namespaces was what root was for
+            parent_pid = os.getppid()
+            give_up(self._config.run_as)
+            die_with(parent_pid)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, lambda number, frame: self._end())
         signal.signal(signal.SIGINT, lambda number, frame: self._end())
@@ -101,9 +107,9 @@ class Zygote:
         if pid == 0:
             status = 1
             try:
-                die_with_parent(zygote_pid)
+                die_with(zygote_pid)
                 ours.close()
-                status = self._be(name, instance, theirs)
+                status = self._be(name, instance, theirs, zygote_pid)
             except BaseException:
                 traceback.print_exc()
             finally:
@@ -115,7 +121,7 @@ class Zygote:
         self._children[pid] = child
         self._selector.register(ours, selectors.EVENT_READ, child)
 
-    def _be(self, name: str, instance: InstanceConfig, link: socket.socket) -> int:
+    def _be(self, name: str, instance: InstanceConfig, link: socket.socket, zygote_pid: int) -> int:
         """In the child: become the agent."""
         for sibling in self._children.values():
             sibling.link.close()
@@ -133,6 +139,9 @@ class Zygote:
                 enter_network_namespace(instance.namespace)
             agent = KINDS[instance.role](name, self._config)
             agent.realtime = self._config.realtime and set_realtime()
+            if self._config.run_as is not None:
+                give_up(self._config.run_as)
+                die_with(zygote_pid)
         except Exception:
             link.sendall(encode_line({"type": "error", "where": "start", "text": traceback.format_exc()}))
             return 1
@@ -249,7 +258,7 @@ def read_first_line(descriptor: int) -> tuple[bytes, bytes]:
 
 def main() -> int:
     """Read the configuration and run the agents."""
-    die_with_parent(os.getppid())
+    die_with(os.getppid())
     try:
         line, rest = read_first_line(0)
         raw: list[dict[str, Any]] = LineSplitter().feed(line + b"\n")

@@ -23,7 +23,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from controllers.core.switching import circuit_rule
-from emulation.agents.kernel import die_with_parent
 from emulation.linux import procfs
 from emulation.linux.ledger import RunLedger
 from emulation.network.ovs import OpenVSwitchError
@@ -37,6 +36,7 @@ from emulation.verdict.measures import LARGEST_DILATION, percentile
 from emulation.verdict.thresholds import ARRIVAL_LAG_P99_S
 from experiments.schema.spec import Experiment
 from process.interrupts import NUMBERS, ignore
+from process.rights import die_with
 from topologies.cluster import Cluster
 
 PROBE_PORT = 7101
@@ -215,7 +215,7 @@ def _submitted(
 def _be_worker(parent_pid: int) -> None:
     """A signal to the terminal is the parent's to act on; SIGTERM is how the pool ends its own processes. One that
     outlived a killed parent would hold its lock."""
-    die_with_parent(parent_pid)
+    die_with(parent_pid)
     ignore()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, NUMBERS)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 from emulation.linux.ledger import RunLedger
 from emulation.linux.netns import enter
-
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
+from process.rights import Identity, die_with, give_up
 
 
 def spawn(
@@ -26,8 +22,11 @@ def spawn(
     environment: Mapping[str, str] | None = None,
     stdin: int | None = subprocess.DEVNULL,
     stdout: IO[bytes] | int | None = None,
+    run_as: Identity | None = None,
+    keep: Collection[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Start `command`; it is killed when this process dies. Standard error (and output, unless given) go to `log`.
+    run_as: whom it is from its first line on, with no capability but those to `keep`.
 
     Call it from the main thread: the kernel ties the child to the *thread* that forked it. Raises OSError.
     """
@@ -35,11 +34,11 @@ def spawn(
 
     def prepare() -> None:
         os.setsid()  # Ctrl-C in the terminal reaches us alone; we end the child in order
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # died between fork and prctl
-            os._exit(1)
         if namespace:
             enter(namespace)
+        if run_as is not None:
+            give_up(run_as, keep)
+        die_with(parent)
 
     with log.open("ab") as output:
         child = subprocess.Popen(

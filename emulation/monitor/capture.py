@@ -17,6 +17,7 @@ from emulation.linux.ledger import RunLedger
 from emulation.linux.wall_clock import ClockPair, Reading, read_clocks
 from emulation.network.testbed import Testbed
 from emulation.plan.fabric_plan import KV_PORT
+from process.rights import CAP_NET_RAW, unprivileged
 from topologies.cluster import Cluster
 from topologies.shape import links_of
 
@@ -90,10 +91,21 @@ class Captures:
             logs[point] = log = self.directory / f"{point.name}.tcpdump"
             command = ["tcpdump", "-n", "-i", point.interface, "-Q", point.direction, "-s", str(SNAP_BYTES)]
             command += ["-p"]  # what is not for this NIC does not reach it; a link that turns promiscuous is a change
-            command += ["-B", str(BUFFER_KIB), "--immediate-mode", "-U", "-w", str(path), "-Z", "root"]
+            command += ["-B", str(BUFFER_KIB), "--immediate-mode", "-U", "-w", "-"]
             command += [f"tcp and dst port {KV_PORT}"]
+            namespace = testbed.namespace(point.node)
             try:
-                self._children.append(spawn(command, ledger=ledger, log=log, namespace=testbed.namespace(point.node)))
+                with path.open("wb") as packets:  # ours to open: tcpdump has no right but that to see packets
+                    child = spawn(
+                        command,
+                        ledger=ledger,
+                        log=log,
+                        namespace=namespace,
+                        stdout=packets,
+                        run_as=unprivileged(),
+                        keep=(CAP_NET_RAW,),
+                    )
+                self._children.append(child)
             except FileNotFoundError as error:
                 raise CaptureError("tcpdump is not installed: apt-get install tcpdump") from error
         deadline_s = time.monotonic() + START_TIMEOUT_S

@@ -113,7 +113,7 @@ class FabricPlan:
             self.experiment.shape,
             fabric=self.fabric.kind,
             graph=self.experiment.kv_graph(self.fabric),
-            links=KvLinks(self.kv_goodput_bps, self.queue, self.rto_min_ms, self.window_bytes),
+            links=KvLinks(self.kv_goodput_bps, self.queue, self.rto_min_ms, self.window_bytes, self.congestion_control),
         )
 
     @property

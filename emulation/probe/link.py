@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from emulation.agents.kernel import set_congestion_control
+from emulation.agents.kernel import check_congestion_control, set_congestion_control
 from emulation.linux.netns import socket_in
 
 MIN_SLOPE_BYTES = 1_000_000
@@ -147,24 +147,21 @@ class _Transfer:
                 end.settimeout(self.timeout_s)
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._set_congestion_control(end)
+                set_congestion_control(end, self.congestion_control)
             listener.bind((path.destination_ip, path.destination_port))
             listener.listen(1)
             sender.bind((path.source_ip, path.source_port))
             sender.connect(listener.getsockname())
+            check_congestion_control(sender, self.congestion_control)
             receiver, _ = listener.accept()
             receiver.settimeout(self.timeout_s)
             self.sockets.append(receiver)
         except OSError as error:
             raise ProbeError(f"no TCP connection from {path}: {error}") from error
+        except RuntimeError as error:
+            raise ProbeError(f"{path}: {error}") from error
         finally:
             listener.close()
-
-    def _set_congestion_control(self, end: socket.socket) -> None:
-        try:
-            set_congestion_control(end, self.congestion_control)
-        except RuntimeError as error:
-            raise ProbeError(f"{self.path}: {error}") from error
 
     def start(self) -> None:
         for body in (self._receive, self._send):

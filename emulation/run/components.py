@@ -23,6 +23,7 @@ from emulation.probe.paths import ecmp_ports
 from emulation.run.controller_process import NORTHBOUND_PORT, ControllerProcess
 from emulation.run.fleet import Fleet
 from outputs.terminal import printable_lines
+from process.rights import unprivileged
 from results.records.artifacts import write_bytes
 from topologies.cluster import Cluster
 
@@ -102,9 +103,11 @@ class Parts:
     def _start_processes(self) -> None:
         """The controller and the agents; the slow starts overlap."""
         testbed, cluster, circuits = self.testbed, self.cluster, self.plan.fabric.kind == "ocs"
+        identity = unprivileged()
+        run_as = {"run_as": None if identity is None else asdict(identity)}
         log = self.scratch / "controller.jsonl"
         self._controller = ControllerProcess(
-            self.plan.controller(cluster, unixctls=testbed.unixctls, log=log),
+            self.plan.controller(cluster, unixctls=testbed.unixctls, log=log) | run_as,
             namespace=testbed.namespace("ctl"),
             host=cluster.controller_ip,
             directory=self.scratch,
@@ -120,7 +123,8 @@ class Parts:
                 controller=(cluster.controller_ip, NORTHBOUND_PORT),
                 ecmp_ports=ecmp_ports(self.plan, cluster, testbed),
                 requests_file=requests_file,
-            ),
+            )
+            | run_as,
             log=self.scratch / "agents.out",
         )
         self._fleet.start(self.ledger)

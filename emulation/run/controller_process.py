@@ -26,6 +26,7 @@ CALL_TIMEOUT_S = 8.0
 START_CALL_TIMEOUT_S = 1.0
 #: How often `attend` is called while an answer is due.
 ATTEND_S = 0.2
+ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -60,7 +61,8 @@ class ControllerProcess:
         command = [sys.executable, "-E", "-s", "controllers/ryu_app/manager.py"]
         command += ["--ofp-listen-host", openflow_host, "--ofp-tcp-listen-port", str(OPENFLOW_PORT)]
         command += ["--wsapi-host", self._host, "--wsapi-port", str(NORTHBOUND_PORT), "controllers.ryu_app.circuit_app"]
-        environment = {"HELIOGRAPH_CONTROLLER": str(self._config_path)}
+        # numpy would start threads that compute nothing here, and rights are given up by one thread
+        environment = {"HELIOGRAPH_CONTROLLER": str(self._config_path)} | dict.fromkeys(ONE_THREAD, "1")
         self._child = spawn(command, ledger=ledger, log=self.output, namespace=self._namespace, environment=environment)
 
     def alive(self) -> bool:
