@@ -14,7 +14,7 @@ from controllers.core.placement import PacketPlacement
 from controllers.core.reservations import Reservations
 from controllers.core.switching import Plane
 from controllers.decode_choices import load as decode_choice
-from inputs.plugin_file import keep
+from inputs.plugin_file import keep, sha256
 
 Seconds = Annotated[float, Field(ge=0)]
 
@@ -138,11 +138,10 @@ def read(path: str | Path) -> ControllerConfig:
 
 def keep_plugins(config: ControllerConfig) -> None:
     """Read the plug-ins that the file names, for `core` to load: afterwards they may be out of reach. Raises
-    ConfigError where one cannot be read or is another than it was."""
+    ConfigError where one cannot be read."""
     try:
-        for path, digest in config.fabric.plugins.items():
-            if keep(Path(path)) != digest:
-                raise ConfigError(f"{path} has changed since the run began: its SHA-256 was {digest}")
+        for path in config.fabric.plugins:
+            keep(Path(path))
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -150,8 +149,10 @@ def keep_plugins(config: ControllerConfig) -> None:
 def core(config: ControllerConfig) -> Reservations | PacketPlacement:
     """The pure core that decides; raises ConfigError where the file asks for a policy that is not there."""
     fabric = config.fabric
-    keep_plugins(config)
     try:
+        for path, digest in fabric.plugins.items():
+            if sha256(Path(path)) != digest:
+                raise ConfigError(f"{path} has changed since the run began: its SHA-256 was {digest}")
         return build_core(
             fabric.kind,
             config.decodes_of(),

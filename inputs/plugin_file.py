@@ -67,17 +67,19 @@ def file_of(resolved: str) -> Path:
     return Path(resolved.rpartition(":")[0])
 
 
-def keep(path: Path) -> str:
-    """Read a plug-in's file once and for all: `load` takes what was read, whatever the file is by then and whether or
-    not it can still be read. Digest of it. Raises PluginError where it cannot be read or trusted."""
-    if path not in _kept:
-        _kept[path] = source(path)
-    return hashlib.sha256(_kept[path]).hexdigest()
+def keep(path: Path) -> None:
+    """Read a plug-in's file once and for all: what was read is loaded, whatever the file is by then and whether or not
+    it can still be read. Raises PluginError where it cannot be read or trusted."""
+    _kept[path] = source(path)
 
 
 def sha256(path: Path) -> str:
     """Digest of a plug-in's file. Raises PluginError where it cannot be read or trusted."""
-    return hashlib.sha256(source(path)).hexdigest()
+    return hashlib.sha256(_text(path)).hexdigest()
+
+
+def _text(path: Path) -> bytes:
+    return _kept[path] if path in _kept else source(path)
 
 
 def source(path: Path) -> bytes:
@@ -114,7 +116,7 @@ def load(resolved: str) -> Any:
     path, name = file_of(resolved), resolved.rpartition(":")[2]
     if not path.is_absolute():
         raise PluginError(f"{resolved!r} names no file yet: load() of an experiment looks for it")
-    module = _module(path, _kept[path] if path in _kept else source(path))
+    module = _module(path, _text(path))
     if name not in vars(module):
         own = [key for key, value in vars(module).items() if issubclass(type(value), type) and not key.startswith("_")]
         raise PluginError(f"{path} has no {name}; its classes: {', '.join(own) or 'none'}")

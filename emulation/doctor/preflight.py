@@ -19,6 +19,7 @@ import psutil
 from rich.text import Text
 
 from emulation.doctor.kernel_probe import ProbeResult, module_available, probe_kernel, search_environment, which
+from emulation.linux.cpu_quota import quotas
 from outputs.sheet import Column, Sheet
 
 State = Literal["ok", "missing", "degraded"]
@@ -83,6 +84,7 @@ def capabilities() -> list[Capability]:
         _root(),
         _python(),
         _cores(),
+        _cpu_quota(),
         _memory(),
         *_kernel_features(probe_kernel()),
         *_congestion_controls(),
@@ -254,6 +256,15 @@ def _cores() -> Capability:
         f"give it {ENOUGH_CORES} or more",
         False,
     )
+
+
+def _cpu_quota() -> Capability:
+    why = "a control group that has used up its quota stands still, on idle cores"
+    found = min(quotas(), key=lambda quota: quota.cores, default=None)
+    if found is None:
+        return Capability("CPU quota", "ok", "none", why, "", False)
+    enough = found.cores >= ENOUGH_CORES
+    return Capability("CPU quota", "ok" if enough else "degraded", found.allowed(), why, found.remedy(), False)
 
 
 def _memory() -> Capability:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from emulation.linux import procfs
+from emulation.linux.cpu_quota import Quota, quotas, since
 
 FULL_PERCENT = 98.0
 
@@ -30,7 +31,8 @@ class MachineUse:
     `cores_percent`: mean of each core; `full_core_percent`: share of the samples in which some core was full;
     `foreign_percent`, `p95_foreign_percent`: CPU of processes that are not the run's; `process_percent`: CPU of a group
     of processes in percent of one core; `waiting_percent`: share of the time in which the worst process of a group was
-    ready to run and had no core; `stops`: processes that were stopped.
+    ready to run and had no core; `stops`: processes that were stopped; `throttled`: the CPU quota that was used up for
+    longest, None where none was.
     """
 
     samples: int
@@ -45,6 +47,7 @@ class MachineUse:
     process_percent: dict[str, float] = field(default_factory=dict)
     waiting_percent: dict[str, float] = field(default_factory=dict)
     stops: Sequence[Stop] = ()
+    throttled: Quota | None = None
 
     @property
     def busiest_core_percent(self) -> float:
@@ -74,6 +77,8 @@ class MachineWatch:
         self._foreign: list[float] = []
         self._memory: list[int] = []
         self._first: _Reading | None = None
+        self._quotas_before: list[Quota] = []
+        self._quotas: list[Quota] = []
 
     def sample(self, now_s: float) -> None:
         """Read everything once."""
@@ -81,8 +86,9 @@ class MachineWatch:
         reading = _Reading(now_s, procfs.cores(), processes)
         before, self._before = self._before, reading
         self._memory.append(procfs.available_bytes())
+        self._quotas = quotas()
         if before is None:
-            self._first = reading
+            self._first, self._quotas_before = reading, self._quotas
             return
         spans = list(zip(before.cores, reading.cores, strict=False))
         totals = [
@@ -118,6 +124,7 @@ class MachineWatch:
             process_percent={group: sum(shares) for group, shares in self._shares("run_s").items()},
             waiting_percent={group: max(shares) for group, shares in self._shares("wait_s").items()},
             stops=tuple(stops),
+            throttled=since(self._quotas_before, self._quotas),
         )
 
     def _shares(self, which: str) -> dict[str, list[float]]:

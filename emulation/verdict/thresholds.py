@@ -28,6 +28,8 @@ WAITING_PERCENT = 25.0
 TIMEOUT_PERCENT = 1.0
 MEMORY_PERCENT = 97.0
 UNSEEN_S = 2.0
+#: A CPU quota that was used up for no longer than this is not why anything was late.
+THROTTLED_S = 0.1
 
 
 def measures(evidence: Evidence) -> list[Measure]:
@@ -47,6 +49,11 @@ def busy_cause(use: MachineUse | None) -> str:
     """What took the processors, in words."""
     if use is None:
         return "the machine was too busy"
+    if (quota := use.throttled) is not None and quota.throttled_s > THROTTLED_S:
+        return (
+            f"{quota.allowed()} and was throttled in {quota.throttled_periods} periods, {quota.throttled_s:.1f} s in "
+            f"all: {quota.remedy()}"
+        )
     if use.steal_percent > STEAL_PERCENT:
         return f"the hypervisor took {use.steal_percent:.0f} % of the cores; run it on a quiet host"
     if use.foreign_percent > FOREIGN_PERCENT / 2:
@@ -176,6 +183,9 @@ def _machine(use: MachineUse | None) -> Iterator[Measure]:
         # packets wait with a switch; agents run in real time, and the rest is beside the path
         limit = WAITING_PERCENT if name.startswith("ovs-vswitchd") else None
         yield ratio_percent(f"time {name} waited for a core", share, limit, f"packets on circuits waited too: {cause}")
+    if (quota := use.throttled) is not None:
+        yield Measure(f"periods in which a CPU quota was used up ({quota.folder})", "", float(quota.throttled_periods))
+        yield Measure(f"time for which a CPU quota was used up ({quota.folder})", "s", quota.throttled_s)
     yield Measure("least available memory", "MiB", use.least_available_memory_bytes / 2**20)
     yield ratio_percent(
         "memory in use, most",
