@@ -106,14 +106,14 @@ def test_they_end_with_a_run_that_is_killed(commands: Commands, tmp_path: Path) 
     assert commands.start("clean").ended(60) == 0
 
 
-def test_a_plugin_can_write_nothing_of_roots(commands: Commands, tmp_path: Path) -> None:
+def test_a_plugin_in_the_controller_can_write_nothing_of_roots(commands: Commands, tmp_path: Path) -> None:
     """Its file is read while there are rights to: it may lie where its user alone may look."""
     secret = tmp_path / "secret"
     secret.mkdir(mode=0o700)
     treasure = secret / "treasure"
     treasure.write_text("gold")
     treasure.chmod(0o600)
-    places = [str(treasure), "/etc/passwd", "/proc/sys/kernel/core_pattern", "/run/heliograph/lock"]
+    places = [str(treasure), "/run/heliograph/lock"]
     (tmp_path / "curious.py").write_text(PLUGIN % places)
     (tmp_path / "curious.py").chmod(0o600)
     fabric = CIRCUITS[:-1] + ", decode_choice: 'curious:Curious'}"
