@@ -56,7 +56,7 @@ def test_any_sessions_of_deltas_add_up(tmp_path_factory, turns):
     path = tmp_path_factory.mktemp("t") / "t.jsonl"
     texts, context, expected = [], {}, []
     for i, (session, tokens, answer) in enumerate(turns):
-        texts.append(json.dumps(turn(f"s{session}", i, tokens, answer, first_id=100 * i)) + "\n")
+        texts.append(json.dumps(turn(f"s{session}", 1000 * i, tokens, answer, first_id=100 * i)) + "\n")
         before = context.get(session, 0)
         expected.append((before + tokens, before))
         context[session] = before + tokens + answer

@@ -92,6 +92,7 @@ def test_seconds_slower_than_one_a_second_do_not_pass_as_milliseconds(tmp_path_f
 
 def test_few_rows_and_sparse_seconds_are_no_mistake(tmp_path):
     assert rows(write(tmp_path / "a", "mooncake", [0, 105, 274]))[1].span_s == 0.274
+    assert rows(write(tmp_path / "c", "mooncake", list(range(30))))[1].span_s == 0.029
     assert not rows(write(tmp_path / "b", "burstgpt", [60 * i for i in range(40)]))[1].warnings
 
 

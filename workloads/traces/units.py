@@ -11,6 +11,8 @@ from typing import Final
 
 #: Too few rows tell nothing: a file of ten is somebody's example.
 _FEWEST_ROWS: Final = 20
+#: What lasts less in the other unit is no recording of a service either.
+_SHORTEST_S: Final = 60.0
 #: Below this, no service: a request in 100 s.
 _SLOWEST_PER_S: Final = 0.01
 #: (shortest span in s, fastest rate per s): who serves more is recorded for longer.
@@ -56,7 +58,7 @@ def misread(timing: Timing, unit: str) -> str:
     if unit not in _OTHER or timing.rows < _FEWEST_ROWS or timing.span_s <= 0:
         return ""
     other, factor = _OTHER[unit]
-    if timing.plausible() or not timing.times(factor).plausible():
+    if timing.plausible() or not timing.times(factor).plausible() or timing.times(factor).span_s < _SHORTEST_S:
         return ""
     return (
         f"in {unit} the trace has {timing.described()}, which is no service; in {other} it has "
