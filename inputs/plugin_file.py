@@ -1,7 +1,7 @@
 """A user's own class, `module:Class` or `FILE.py:Class` of an experiment: where it is looked for, how it is loaded.
 
 It is looked for by the name that was given and no other: beside the experiment file, then in the current folder, and
-what this project ships in its own `experiments/plugins`. It is loaded from that file, by itself: nothing is put on
+what this project ships in its own `examples`. It is loaded from that file, by itself: nothing is put on
 Python's path, so whatever else lies beside it is never imported; nor is a `.pyc` of it, which others may have written.
 """
 
@@ -27,7 +27,7 @@ Made = TypeVar("Made")
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Where this project's own are, by the module's name that an experiment gives.
-SHIPPED = "experiments.plugins."
+SHIPPED = "examples."
 MOST_BYTES, MOST_LOADED = 1 << 20, 64
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")

@@ -21,7 +21,7 @@ stands] + the transfer, and takes the earliest gap free on both calendars.
     4. transfer_done(r, now)        release what is left of the window; the circuit keeps standing.
 
 This is the policy `commit: last-chunk`. Another policy is a subclass that overrides an event or two and calls the steps
-by name: those in `controllers/commit_rules/`, or a user's own (docs/explanation/controllers.md).
+by name: those in `controllers/commit_rules/`, or a user's own (docs/how-to/own-commit-rule.md).
 
 Between events the shell (or virtual time) asks `due(now)` for the windows that must start, switches, and reports
 `live`. Nothing here reads a clock or touches a network. All times are run-clock seconds, all bytes real bytes per

@@ -310,10 +310,12 @@ def test_a_module_that_breaks_on_import_is_refused_as_a_decode_choice_too(tmp_pa
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("example", ["stickiest.py", "at_prefill_start.py"])
-def test_the_documented_plugins_are_the_files_that_run(example):
-    text = (ROOT / "experiments" / "plugins" / example).read_text()
-    assert f"```python\n{text}```" in (ROOT / "docs/explanation/controllers.md").read_text()
+@pytest.mark.parametrize(
+    ("example", "page"), [("stickiest.py", "own-decode-choice.md"), ("at_prefill_start.py", "own-commit-rule.md")]
+)
+def test_the_documented_plugins_are_the_files_that_run(example, page):
+    text = (ROOT / "examples" / example).read_text()
+    assert f"```python\n{text}```" in (ROOT / "docs/how-to" / page).read_text()
     assert len(text.splitlines()) <= 30
 
 
@@ -321,7 +323,7 @@ def test_the_documented_commit_rule_hides_tau_that_last_chunk_cannot():
     # V8: the last chunk is shorter than tau, so committing at it exposes the rest of tau
     plan = TIMING.plan(2_100, 65_600, KV.layers)
     ends_ms = {}
-    own = plugin_file.find("experiments.plugins.at_prefill_start:AtPrefillStart", [])
+    own = plugin_file.find("examples.at_prefill_start:AtPrefillStart", [])
     for rule in ("last-chunk", own):
         run = virtual(commit_rules.load(rule), "pull")
         run.run([Turn("r1", "p1", 0.0, plan, plan)])

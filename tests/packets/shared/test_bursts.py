@@ -12,8 +12,8 @@ from test_timelines import SPACING_S, measure, turns
 
 from emulation.linux.ledger import RunLedger
 
-OWN_RULE = "experiments.plugins.at_prefill_start:AtPrefillStart"
-OWN_CHOICE = "experiments.plugins.stickiest:Stickiest"
+OWN_RULE = "examples.at_prefill_start:AtPrefillStart"
+OWN_CHOICE = "examples.stickiest:Stickiest"
 ENDED = {"released", "refused", "expired"}
 #: Rules whose decode choice is not the default: a user's own comes with a user's own choice of the decode.
 CHOICES = {"none": ["fabrics.1.decode_choice=least-loaded"], OWN_RULE: [f"fabrics.1.decode_choice={OWN_CHOICE}"]}

@@ -50,14 +50,14 @@ def test_a_name_is_looked_for_beside_the_experiment_first_then_in_the_current_fo
     assert plugin_file.find(f"{here}/mine.py:Mine", [beside]) == f"{here}/mine.py:Mine"
 
 
-def test_a_dotted_name_is_a_file_in_a_folder_and_ships_with_the_project_under_experiments_plugins(tmp_path):
+def test_a_dotted_name_is_a_file_in_a_folder_and_ships_with_the_project_under_examples(tmp_path):
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "__init__.py").write_text(PLANTED)
     (tmp_path / "pkg" / "mod.py").write_text(CHOICE)
     assert plugin_file.load(plugin_file.find("pkg.mod:Mine", [tmp_path])).__name__ == "Mine"
     assert not (tmp_path / "pkg" / "__init__.ran").exists()
-    shipped = plugin_file.find("experiments.plugins.stickiest:Stickiest", [tmp_path])
-    assert shipped == f"{ROOT}/experiments/plugins/stickiest.py:Stickiest"
+    shipped = plugin_file.find("examples.stickiest:Stickiest", [tmp_path])
+    assert shipped == f"{ROOT}/examples/stickiest.py:Stickiest"
     with pytest.raises(PluginError, match="there is no"):
         plugin_file.find("controllers.decode_choice:LeastLoaded", [tmp_path])
 

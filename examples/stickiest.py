@@ -7,7 +7,7 @@ from controllers.core.demand import Demand
 
 
 class Stickiest:
-    """The decode that served this session last, unless two requests wait there."""
+    """The decode that served this session last, unless more than two requests are unfinished there."""
 
     def choose(self, demand: Demand, candidates: Sequence[Candidate], now_s: float) -> str:
         """One of the candidates' names."""

@@ -1,1 +1,0 @@
-"""Examples of plug-ins: a decode choice and a commit rule (docs/explanation/controllers.md)."""
