@@ -253,7 +253,7 @@ class Northbound(ControllerBase):
     def _unknown(self, req: Request, path: str) -> dict[str, Any]:
         if methods := self._methods(req):
             raise NotAllowed(f"{req.method} /{path} is not part of this API; the path takes {', '.join(methods)}")
-        raise NotFound(f"{req.method} /{path} is not part of this API; docs/explanation/architecture.md lists it")
+        raise NotFound(f"{req.method} /{path} is not part of this API; docs/reference/northbound.md lists it")
 
     def _methods(self, req: Request) -> list[str]:
         """The methods that the request's path has."""

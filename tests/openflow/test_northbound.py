@@ -262,7 +262,7 @@ def test_a_path_that_is_there_for_another_method_is_405_with_those_it_takes(
 @pytest.mark.parametrize(("method", "path"), [("GET", "/"), ("GET", "/v2/health"), ("DELETE", "/v1/circuit")])
 def test_a_path_that_does_not_exist_is_404_in_json(client: Client, method: str, path: str) -> None:
     status, answer = client.call(method, path)
-    said = f"{method} {path} is not part of this API; docs/explanation/architecture.md lists it"
+    said = f"{method} {path} is not part of this API; docs/reference/northbound.md lists it"
     assert (status, answer["error"]) == (404, said)
 
 
