@@ -24,8 +24,10 @@ exec chroot "$1" /usr/bin/env -i HOME=/root LANG=C.UTF-8 PATH=/usr/sbin:/usr/bin
 #: Mounts and processes that end with the first of them, and that one with us.
 OWN = ("unshare", "--mount", "--propagation=private", "--pid", "--fork", "--kill-child", "--mount-proc")
 #: How this machine reaches its package index.
-INDEX = ("PIP_INDEX_URL", "PIP_CERT", "SSL_CERT_FILE", "http_proxy", "https_proxy", "no_proxy", "HTTPS_PROXY")
+INDEX = ("PIP_INDEX_URL", "PIP_TRUSTED_HOST", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY")
+#: What this machine trusts; the root's own bundle is written anew when its ca-certificates are installed.
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+TRUSTED = "/etc/ssl/this-machine.crt"
 NOT_THE_CHECKOUT = (".git", ".venv", ".cache", "runs", "__pycache__", ".*_cache", ".hypothesis", ".vagrant")
 
 
@@ -49,6 +51,8 @@ class BareRoot:
         met there, and no package index."""
         words = [*OWN, *(["--net"] if apart else [])]
         index = [f"{name}={os.environ[name]}" for name in INDEX if name in os.environ]
+        if (self.path / TRUSTED[1:]).exists():
+            index += [f"PIP_CERT={TRUSTED}", f"SSL_CERT_FILE={TRUSTED}"]
         enter = [*words, "bash", "-c", ENTER, "enter", str(self.path), command, "apart" if apart else "", *index]
         return subprocess.run(enter, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=timeout_s)
 
@@ -74,6 +78,6 @@ def make_root(system: System, path: Path) -> BareRoot:
     for proxy in Path("/etc/apt/apt.conf.d").glob("*proxy*"):
         shutil.copy(proxy, path / "etc/apt/apt.conf.d")
     if CERTIFICATES.exists():
-        (path / "etc/ssl/certs").mkdir(parents=True, exist_ok=True)
-        shutil.copy(CERTIFICATES, path / "etc/ssl/certs")
+        (path / TRUSTED[1:]).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(CERTIFICATES, path / TRUSTED[1:])
     return BareRoot(system, path)
