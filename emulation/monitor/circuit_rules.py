@@ -27,9 +27,13 @@ from controllers.core.switching import (
 from emulation.linux.watch import call_unixctl
 from emulation.monitor import openflow
 
-_COUNTERS = re.compile(r"^duration=[^,]+, n_packets=(\d+), n_bytes=\d+, (?:idle_age=\d+, )?")
+# Of `bridge/dump-flows`; cookies since Open vSwitch 3.5.
+_LINE = re.compile(
+    r"(?:cookie=0x[0-9a-f]+, )?(?:table_id=(?P<table>\d+), )?"
+    r"(?:duration=[^,]+, n_packets=(?P<packets>\d+), n_bytes=\d+, (?:n_offload_\w+=\d+, |idle_age=\d+, )*)?(?P<rule>.*)"
+)
 _OURS = re.compile(circuit_rule("[^ ,]+", "[^ ,]+") + "$|priority=0,actions=drop$")
-_HIDDEN = re.compile(r"^table_id=25[45],")  # what Open vSwitch adds for itself
+_HIDDEN = ("254", "255")  # tables of what Open vSwitch adds for itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +89,13 @@ def in_words(text: str) -> list[str]:
     """Rules of what `bridge/dump-flows` prints that do not look like the controller's, and what they counted."""
     found = []
     for line in filter(None, (line.strip() for line in text.splitlines())):
-        if _HIDDEN.match(line):
+        read = _LINE.fullmatch(line)
+        assert read is not None  # nothing of it is demanded
+        if read["table"] in _HIDDEN:
             continue
-        table, _, rest = line.rpartition("duration=") if line.startswith("table_id=") else ("", "", line)
-        rest = f"duration={rest}" if table else rest
-        counters = _COUNTERS.match(rest)
-        rule = table.replace("table_id", "table") + (rest[counters.end() :] if counters else rest)
+        rule = f"table={read['table']}, {read['rule']}" if read["table"] else read["rule"]
         if not _OURS.match(rule):
-            found.append(f"{rule}, which counted {counters[1] if counters else 0} packets")
+            found.append(f"{rule}, which counted {read['packets'] or 0} packets")
     return found
 
 
