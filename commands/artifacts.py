@@ -28,7 +28,7 @@ def compare(
     first: Annotated[Path, typer.Argument(help="directory of a run")],
     others: Annotated[list[Path], typer.Argument(help="directories of others, each compared with the first")],
     different_arrivals: Annotated[
-        bool, typer.Option(help="compare although the runs did not see the same arrivals")
+        bool, typer.Option(metavar="", help="compare although the runs did not see the same arrivals")
     ] = False,
 ) -> None:
     """Runs side by side, from their artifacts alone."""

@@ -34,7 +34,8 @@ Seed = Annotated[
     typer.Option(parser=whole(0, 2**63 - 1), metavar="N", help="run with this seed instead of the file's"),
 ]
 ArtifactDir = Annotated[
-    Path | None, typer.Option(help="where to write the artifacts (new or empty; default results/runs/TIME-NAME)")
+    Path | None,
+    typer.Option(metavar="DIR", help="where to write the artifacts (new or empty; default results/runs/TIME-NAME)"),
 ]
 
 

@@ -46,7 +46,7 @@ def _run() -> int:
         from cli import app
 
         with put_off():  # click says "Aborted!" of a signal, and exits with 1
-            app()
+            app(prog_name="heliograph")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else FAILED if ended.code else 0
     except Interrupted as error:

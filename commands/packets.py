@@ -43,10 +43,14 @@ def run(
     overrides: Overrides = None,
     seed: Seed = None,
     artifact_dir: ArtifactDir = None,
-    dry_run: Annotated[bool, typer.Option(help="check the file and say what would run; needs no root")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", metavar="", help="check the file and say what would run; needs no root")
+    ] = False,
     pcap: Annotated[
         bool,
-        typer.Option("--pcap", help="capture the KV packets (Wireshark opens the files) and audit the run by them"),
+        typer.Option(
+            "--pcap", metavar="", help="capture the KV packets (Wireshark opens the files) and audit the run by them"
+        ),
     ] = False,
     replay: Annotated[
         Path | None,

@@ -22,7 +22,9 @@ Figure = Annotated[
 
 def paper(
     figure: Figure = None,
-    quick: Annotated[bool, typer.Option("--quick", help="short windows and few grid points: minutes")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", metavar="", help="short windows and few grid points: minutes")
+    ] = False,
     traces: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="folder with azure/ and mooncake/ (default: $HELIOGRAPH_TRACES, or traces/)"),
@@ -30,7 +32,7 @@ def paper(
     workers: Workers = None,
     scheduler: Scheduler = None,
     artifact_dir: GridDir = None,
-    dry_run: Annotated[bool, typer.Option(help="say how many cells each figure has")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", metavar="", help="say how many cells each figure has")] = False,
 ) -> None:
     """The paper's figures and this project's side by side, with intervals over the paired windows."""
     from experiments.schema.spec import SpecError

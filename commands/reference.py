@@ -42,6 +42,7 @@ def _section(name: str, command: Any) -> Iterator[str]:
         f"| {_names(option)} | {_help(option)} | {_default(option)} |" for option in shown if option not in arguments
     ]
     yield from ("| argument, option | meaning | default |", "|---|---|---|", *rows, "")
+    yield from (f"Example: `{command.epilog.removeprefix('Example: ')}`", "")
 
 
 def _place(argument: Any) -> str:

@@ -44,7 +44,8 @@ def sweep(
     overrides: Overrides = None,
     seed: Seed = None,
     emulate: Annotated[
-        bool, typer.Option("--emulate", help="run every cell with real packets (root), one at a time a machine")
+        bool,
+        typer.Option("--emulate", metavar="", help="run every cell with real packets (root), one at a time a machine"),
     ] = False,
     workers: Workers = None,
     scheduler: Scheduler = None,
@@ -53,7 +54,7 @@ def sweep(
     constants: Annotated[
         Path | None, typer.Option(help="delays of the twin: fidelity.json of a run, or a YAML file of constants")
     ] = None,
-    dry_run: Annotated[bool, typer.Option(help="check the grid and list its cells")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", metavar="", help="check the grid and list its cells")] = False,
 ) -> None:
     """Run a grid: every combination of the axes, with every fabric and seed of the file (simulated unless told)."""
     from experiments.schema import rules

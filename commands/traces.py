@@ -27,7 +27,7 @@ def trace(
     time_unit: Annotated[
         str | None, typer.Option(metavar="s|ms", help="what its times are in, where its format leaves that open")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="as JSON, in real units")] = False,
+    as_json: Annotated[bool, typer.Option("--json", metavar="", help="as JSON, in real units")] = False,
 ) -> None:
     """What would be replayed of a trace: rows, percentiles of tokens, prefix hits, load and KV demand of a cluster."""
     import json
@@ -64,7 +64,9 @@ def fit(
     output: Annotated[
         Path | None, typer.Option(help="timing file to write (default: FILE with .yaml; never overwritten)")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="write it also where the model is far from the rows")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", metavar="", help="write it also where the model is far from the rows")
+    ] = False,
 ) -> None:
     """Fit a prefill timing model to measurements, and write it as a file that prefill.timing takes."""
     from inputs.errors import InputError

@@ -22,7 +22,9 @@ def simulate(
     overrides: Overrides = None,
     seed: Seed = None,
     artifact_dir: ArtifactDir = None,
-    dry_run: Annotated[bool, typer.Option(help="check the file and say what would run")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", metavar="", help="check the file and say what would run")
+    ] = False,
     constants: Annotated[
         Path | None, typer.Option(help="delays to add: fidelity.json of a run, or a YAML file of constants")
     ] = None,

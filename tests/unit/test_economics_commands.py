@@ -10,17 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from economics.commands import register
+from cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def call(*args: str):
-    app = typer.Typer()
-    register(app)
     return CliRunner().invoke(app, args)
 
 
@@ -201,8 +198,8 @@ def test_the_figures_curves_hold_the_ratios_of_the_table():
 
 def test_tables_do_not_wait_for_plotting_libraries():
     script = (
-        "import sys, typer; from typer.testing import CliRunner; from economics.commands import register\n"
-        "app = typer.Typer(); register(app); result = CliRunner().invoke(app, ['cost'])\n"
+        "import sys; from typer.testing import CliRunner; from cli import app\n"
+        "result = CliRunner().invoke(app, ['cost'])\n"
         "heavy = {'matplotlib', 'plotly', 'numpy', 'pandas'} & set(sys.modules)\n"
         "sys.exit(f'{result.exit_code} {heavy}' if result.exit_code or heavy else 0)"
     )

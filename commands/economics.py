@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from economics import terminal
+from commands import notes
 from economics.bill import CircuitFabric
 from economics.cost import Basis, CostRow, cost_rows, default_fabrics
 from economics.link_budget import Path, budget, circuit_switch
@@ -33,7 +33,10 @@ def cost(
         typer.Option(help="Price book: A, B, or a YAML file of your own. Repeatable. Default: A and B."),
     ] = None,
     whole_switches: Annotated[
-        bool, typer.Option("--whole-switches", help="Count whole boxes in the fewest tiers, and say what that changes.")
+        bool,
+        typer.Option(
+            "--whole-switches", metavar="", help="Count whole boxes in the fewest tiers, and say what that changes."
+        ),
     ] = False,
     leaf_cabling: Annotated[
         str,
@@ -52,7 +55,7 @@ def cost(
         list[FilePath] | None,
         typer.Option(help="Write the figure of cost ratio against GPUs here, as .png or .html. Repeatable."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", metavar="", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Capital cost (USD) and power (W) of the network behind the 400G NICs: packet switches (EPS), circuits (OCS)."""
     from economics.price_book import PriceBookError, load
@@ -73,10 +76,10 @@ def cost(
         rows = cost_rows(fabrics, sizes, books, basis)
         per_port = cost_rows(fabrics, sizes, books) if whole_switches else None
     except (OutOfRange, PriceBookError) as error:
-        raise terminal.refused(error) from error
+        raise notes.refused(error) from error
 
     if as_json:
-        terminal.print_json(_cost_json(books, rows, per_port, basis))
+        notes.print_json(_cost_json(books, rows, per_port, basis))
     else:
         from economics import tables
 
@@ -86,7 +89,7 @@ def cost(
             out.print(tables.cost_table(each, mine))
         if per_port:
             out.print(tables.change_table(rows, per_port))
-        terminal.print_notes(out, tables.cost_notes(books, fabrics, rows, basis))
+        notes.print_notes(out, tables.cost_notes(books, fabrics, rows, basis))
 
     if figures:
         from economics.figure import write_figure
@@ -95,7 +98,7 @@ def cost(
             try:
                 write_figure(path, fabrics, books, min(sizes), max(sizes), basis)
             except OSError as error:
-                raise terminal.refused(
+                raise notes.refused(
                     f"figure {path}: {error.strerror}; give a path in a directory that exists and is writable"
                 ) from error
             say(f"figure: {path}", err=True)
@@ -136,7 +139,7 @@ def link_budget(
         ),
     ] = 3.4,
     margin_db: Annotated[float, typer.Option(parser=finite, metavar="NUMBER", help="Wanted margin, dB.")] = 2.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", metavar="", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Does the light get through: loss (dB), launch and sensitivity (dBm), margin (dB), and what the optics must do."""
     try:
@@ -157,20 +160,20 @@ def link_budget(
         ]
         required = requirements(chosen, path, ocs_ports=switch.ports if switch else None, wanted_margin_db=margin_db)
     except OutOfRange as error:
-        raise terminal.refused(error) from error
+        raise notes.refused(error) from error
 
     inferred = " (inferred)" if switch and switch.loss_inferred else ""
-    notes = [f"{each.name}: {each.source}." for each in chosen]
+    said = [f"{each.name}: {each.source}." for each in chosen]
     if switch:
-        notes.append(f"{switch.ports}-port OCS, {switch.loss_db:g} dB{inferred}: {switch.loss_source}.")
-    notes += [
+        said.append(f"{switch.ports}-port OCS, {switch.loss_db:g} dB{inferred}: {switch.loss_source}.")
+    said += [
         "The defaults for connectors, fibre and splices are inferred: of the source's path, 5.95 dB in all and 2.7 dB "
         "of OCS are published, the split of the rest is not.",
         "Limits are rounded down to a tenth (to a hundredth in brackets). OMA: outer optical modulation amplitude, the "
         "maximum unless --launch-oma-dbm is given. MPI: multi-path interference.",
     ]
     if as_json:
-        terminal.print_json(
+        notes.print_json(
             {
                 "schema": 1,
                 "path": {**asdict(path), "parts_db": path.parts_db, "loss_db": path.loss_db},
@@ -184,7 +187,7 @@ def link_budget(
                     for found in budgets
                 ],
                 "requirements": [asdict(row) for row in required],
-                "notes": notes,
+                "notes": said,
             }
         )
         return
@@ -194,13 +197,7 @@ def link_budget(
     out.print(tables.path_table(path, f"{switch.ports}-port OCS{inferred}" if switch else "OCS, loss as given"))
     out.print(tables.budget_table(budgets))
     out.print(tables.requirement_table(required))
-    terminal.print_notes(out, notes)
-
-
-def register(app: typer.Typer) -> None:
-    """Adds `cost` and `link-budget` to the command line."""
-    app.command("cost")(cost)
-    app.command("link-budget")(link_budget)
+    notes.print_notes(out, said)
 
 
 def _cost_json(
