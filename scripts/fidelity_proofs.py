@@ -1,4 +1,4 @@
-"""The figures that docs/explanation/fidelity.md claims, measured anew on this machine (root; leave it alone meanwhile).
+"""The figures that docs/measurements/fidelity.md claims, measured anew here (root; leave the machine alone meanwhile).
 
     sudo .venv/bin/python scripts/fidelity_proofs.py quiet      [--runs 10] [--window-s 15]
     sudo .venv/bin/python scripts/fidelity_proofs.py invariance [--window-s 110] [--congestion-control cubic bbr]
