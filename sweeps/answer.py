@@ -16,7 +16,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from inputs import json_file
 from inputs.errors import printable
+from inputs.json_file import JsonError
 from results.records.artifacts import ArtifactError, RunDirectory
 from results.records.schema import TABLES
 from results.records.summary import RunSummary
@@ -93,13 +95,9 @@ def _json(text: Any) -> Any:
     if not isinstance(text, str):
         raise SweepError("figures: no JSON")
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise SweepError(f"figures: {printable(str(error))[:200]}") from error
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no figure")
+        return json_file.parse(text, "figures")
+    except JsonError as error:
+        raise SweepError(str(error)[:200]) from None
 
 
 def files_in(archive: bytes) -> Iterator[tuple[str, bytes]]:

@@ -12,6 +12,7 @@ import cli
 from experiments.schema.spec import SpecError, load
 from sweeps.axes import SweepError, parse_axis
 from sweeps.grid import cells_of
+from workloads.traces.formats import FORMATS
 
 
 def invoke(*words: object) -> tuple[int, str]:
@@ -130,3 +131,9 @@ def test_every_file_beside_the_folders_of_fabrics_has_a_name_that_no_fabric_may_
     for name in names:
         with pytest.raises(SpecError, match="stands beside the run's own files"):
             load(spec, [f"fabrics.0.name={name}"])
+
+
+def test_a_time_of_a_trace_is_said_with_the_digits_that_it_was_written_with():
+    of_seconds = [each for each in FORMATS if each.unit == "s"]
+    assert of_seconds
+    assert {each.written(61.114) for each in of_seconds} == {"61.114 s"}

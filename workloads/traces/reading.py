@@ -58,7 +58,7 @@ class Format:
     def written(self, time: int | float) -> str:
         """A time with its unit, or as the date it was."""
         if self.unit != DATES:
-            return f"{time:.17g} {self.unit}"
+            return f"{time!r} {self.unit}"  # the shortest digits that are this time: 61.114, not 61.113999999999997
         seconds, nanoseconds = divmod(int(time), 10**9)
         return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S}.{nanoseconds:09d}"
 
