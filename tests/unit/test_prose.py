@@ -9,7 +9,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_WORDS = 25.0
-FOLDERS = ("docs", "docs/how-to", "docs/explanation", "docs/reference", "docs/internals", "docs/measurements", "docs/decisions")
+FOLDERS = (
+    "docs",
+    "docs/how-to",
+    "docs/explanation",
+    "docs/reference",
+    "docs/internals",
+    "docs/measurements",
+    "docs/decisions",
+)
 PAGES = sorted(
     [
         ROOT / "README.md",
