@@ -189,7 +189,7 @@ def fight(blow: Blow, folder: Path, window_s: float) -> Round:
     one.said = (folder / "output").read_text(errors="replace")
     if one.status is None:
         one.wrong.append(f"still running after {HUNG_S:g} s")
-    if "Traceback" in one.said:
+    if "Traceback" in one.said.partition("\nheliograph: ")[0]:  # after it the last words of what was struck are quoted
         one.wrong.append("a traceback")
     cleaned = subprocess.run([sys.executable, str(ROOT / "cli.py"), "clean"], capture_output=True, text=True)
     if cleaned.returncode:
