@@ -1,4 +1,4 @@
-"""The configuration every agent gets, as objects. Format: docs/reference/agents.md."""
+"""The configuration every agent gets, as objects. Format: docs/internals/agents.md."""
 
 import json
 from collections.abc import Mapping, Sequence

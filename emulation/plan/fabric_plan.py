@@ -175,7 +175,7 @@ class FabricPlan:
         ecmp_ports: Mapping[str, Any],
         requests_file: Path,
     ) -> dict[str, Any]:
-        """The agents' configuration (docs/reference/agents.md)."""
+        """The agents' configuration (docs/internals/agents.md)."""
         return {
             "run_clock": {"time_dilation": self.scale.time_dilation},
             "scale": asdict(self.scale),

@@ -73,3 +73,14 @@ def test_pages_on_the_list_exist():
 def test_links_of_the_pages_outside_the_site_lead_to_files(name):
     links = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / name).read_text(encoding="utf-8"))
     assert not [link for link in links if not (ROOT / link).exists()]
+
+
+def test_pages_that_the_code_names_exist():
+    rooms = [
+        room for room in ROOT.iterdir() if room.is_dir() and room.name[0] != "." and (room / "__init__.py").exists()
+    ]
+    files = [file for room in [*rooms, ROOT / "scripts", ROOT / "examples"] for file in room.rglob("*.py")]
+    cited = {(file, page) for file in files for page in re.findall(r"\bdocs/[\w./-]+\.md", file.read_text("utf-8"))}
+    assert len(cited) > 10
+    missing = sorted((str(file.relative_to(ROOT)), page) for file, page in cited if not (ROOT / page).exists())
+    assert not missing
