@@ -58,15 +58,18 @@ class LoadedPlan(FabricPlan):
     """A plan whose controller knows of the load's pairs besides its own instances."""
 
     def controller(self, cluster: Cluster, **told: Any) -> dict[str, Any]:
-        """As the run's own, with the pairs added on every plane."""
+        """As the run's own, with the pairs added."""
         config = super().controller(cluster, **told)
-        names = [name for pair in PAIRS.items() for name in pair]
         config["prefills"] = [*config["prefills"], *PAIRS]
         config["decodes"] = [*config["decodes"], *PAIRS.values()]
         config["reachable"] = {**config["reachable"], **{prefill: [decode] for prefill, decode in PAIRS.items()}}
-        for plane in config["planes"]:
-            plane["ports"] |= {name: FIRST_PORT + number for number, name in enumerate(names)}
         return config
+
+    def switch_ports(self, cluster: Cluster) -> dict[str, dict[str, int]]:
+        """As the run's own, with the pairs' on every plane."""
+        names = [name for pair in PAIRS.items() for name in pair]
+        added = {name: FIRST_PORT + number for number, name in enumerate(names)}
+        return {bridge: ports | added for bridge, ports in super().switch_ports(cluster).items()}
 
 
 @dataclass

@@ -124,6 +124,10 @@ class FabricPlan:
         circuits = min(cluster.prefill_instances, cluster.decode_instances) * cluster.gpus_per_instance
         return 1 if circuits * self.kv_goodput_bps <= ONE_VSWITCHD_BPS else 2
 
+    def switch_ports(self, cluster: Cluster) -> dict[str, dict[str, int]]:
+        """Bridge -> instance -> OpenFlow port, of every circuit switch, as the controller is told."""
+        return {plane.bridge: dict(plane.ports) for plane in cluster.planes}
+
     def controller(self, cluster: Cluster, *, unixctls: Mapping[str, str], log: Path) -> dict[str, Any]:
         """The controller's file (`controllers/config.py`). unixctls: of each plane's ovs-vswitchd."""
         fabric: dict[str, Any] = {"kind": self.fabric.kind}
@@ -151,7 +155,7 @@ class FabricPlan:
                     "bridge": plane.bridge,
                     "dpid": plane.dpid,
                     "unixctl": unixctls[plane.bridge],
-                    "ports": dict(plane.ports),
+                    "ports": self.switch_ports(cluster)[plane.bridge],
                 }
                 for plane in cluster.planes
             ],

@@ -104,8 +104,8 @@ def of_rules(
     """What the circuit switches held and should not have, and what they should have held and did not."""
     if t0_s is None or not observed.rules:
         return []
-    planes = plan.cluster().planes
-    held, lacked = differences(observed.rules, planes, controller_events, t0_s, plan.scale.time_dilation)
+    ports = plan.switch_ports(plan.cluster())
+    held, lacked = differences(observed.rules, ports, controller_events, t0_s, plan.scale.time_dilation)
     return [*_few("the circuit switches held", held, most=6), *_few("the circuit switches lacked", lacked, most=6)]
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from controllers.core.switching import circuit_rule
 from emulation.monitor.circuit_rules import Reading
-from topologies.cluster import Plane
 
 #: The log's times and ours are of one clock; a reading's ends are not exact to the microsecond.
 SLACK_S = 0.001
@@ -49,14 +48,14 @@ def moves(events: Iterable[Mapping[str, Any]]) -> tuple[dict[str, str], list[Mov
 
 def differences(
     readings: Sequence[Reading],
-    planes: Sequence[Plane],
+    ports: Mapping[str, Mapping[str, int]],
     events: Iterable[Mapping[str, Any]],
     t0_s: float,
     time_dilation: float,
 ) -> tuple[list[str], list[str]]:
-    """(what was there and should not have been, what was missing), each once, with the moment it was first seen."""
+    """(what was there and should not have been, what was missing), each once, with the moment it was first seen.
+    ports: bridge -> instance -> port, as the controller was told."""
     laid, all_moves = moves(events)
-    ports = {plane.bridge: plane.ports for plane in planes}
     held: dict[str, str] = {}
     lacked: dict[str, str] = {}
     standing, pending = dict(laid), sorted(all_moves, key=lambda move: move.ended_s)

@@ -16,11 +16,10 @@ from emulation.monitor.circuit_rules import RuleWatch
 from emulation.verdict.rules import differences, moves
 from tests.openflow.process import Controller
 from tests.unit.dummy_switch import DummySwitch, dummy_switch
-from topologies.cluster import Plane
 
 PORTS = {"p0": 1, "p1": 2, "d0": 3, "d1": 4}
 BRIDGES = ("plane0", "plane1")
-PLANES = [Plane(bridge, number, PORTS) for number, bridge in enumerate(BRIDGES, 1)]
+PLANES = dict.fromkeys(BRIDGES, PORTS)
 TAU_S = 0.005
 
 
@@ -29,7 +28,10 @@ class Fabric:
 
     def __init__(self, directory: Path, switch: DummySwitch) -> None:
         unixctl = str(switch.socket("plane0").unixctl)
-        planes = [{"bridge": p.bridge, "dpid": p.dpid, "unixctl": unixctl, "ports": PORTS} for p in PLANES]
+        planes = [
+            {"bridge": bridge, "dpid": number, "unixctl": unixctl, "ports": PORTS}
+            for number, bridge in enumerate(BRIDGES, 1)
+        ]
         self.controller = Controller(
             directory,
             {

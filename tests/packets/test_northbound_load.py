@@ -37,6 +37,8 @@ def test_250_events_a_second_while_a_run_is_on(ledger: RunLedger, tmp_path: Path
     frames = found.result.frames
     assert set(frames.requests["status"]) == {"completed"}, "the load cost the run requests"
     assert not frames.inconsistencies
+    rules = [reason for reason in found.result.fidelity["reasons"] if reason.startswith("the circuit switches")]
+    assert not rules, "the load's circuits are circuits like others"
     own = frames.circuits[~frames.circuits["prefill"].isin(list(PAIRS))]
     assert set(own["request"]) == set(frames.requests["id"])
     assert len(frames.circuits) - len(own) == found.offered // 4 + len(PAIRS)

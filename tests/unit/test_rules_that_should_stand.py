@@ -10,10 +10,9 @@ import pytest
 from controllers.core.switching import circuit_rule
 from emulation.monitor.circuit_rules import Reading, Table
 from emulation.verdict.rules import differences
-from topologies.cluster import Plane
 
 PORTS = {"p0": 1, "p1": 2, "d0": 5, "d1": 6}
-PLANES = [Plane("plane0", 1, PORTS)]
+PLANES = {"plane0": PORTS}
 T0_S = 100.0
 SETUP = {"event": "setup", "pairs": {"p0": "d0", "p1": "d1"}}
 STANDING = ((1, 5), (5, 1), (2, 6), (6, 2))
