@@ -33,15 +33,19 @@ def trace(
     import json
 
     from experiments.schema.spec import SpecError, load
+    from inputs.plugin_file import PluginError, find, names_plugin
     from workloads.traces.formats import SOURCES, open_trace
     from workloads.traces.summary import Server, lines, summarise
     from workloads.traces.trace import TraceError
 
     if time_unit not in (None, "s", "ms"):
         fail(f"--time-unit {time_unit!r} is no unit of times (allowed: s, ms)", BAD_INPUT)
-    if source not in SOURCES:
-        fail(f"--source {source!r} is no trace format (allowed: {', '.join(SOURCES)})", BAD_INPUT)
+    if source not in SOURCES and not names_plugin(source):
+        allowed = ", ".join((*SOURCES, "module:Class"))
+        fail(f"--source {source!r} is no trace format (allowed: {allowed})", BAD_INPUT)
     try:
+        if names_plugin(source):
+            source = find(source, [Path.cwd()])
         server = None
         if cluster is not None:
             experiment = load(cluster)
@@ -50,6 +54,8 @@ def trace(
             file, source, max_context_tokens=max_context_tokens, time_unit=cast("TimeUnit | None", time_unit)
         )
         found = summarise(reading, server)
+    except PluginError as error:
+        fail(f"--source {source!r}: {error}", BAD_INPUT)
     except (SpecError, TraceError) as error:
         fail(str(error), BAD_INPUT)
     say(json.dumps(found, indent=2) if as_json else "\n".join(lines(found, reading.report().lines())))

@@ -7,7 +7,7 @@ worker's machine, which compares them; a plug-in's source goes with the cell, as
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
@@ -27,18 +27,27 @@ def carry(experiment: Experiment) -> tuple[Experiment, Carried]:
     """The experiment with its plug-ins named relative to its own file, and their sources to put there. Raises
     PluginError where one cannot be read."""
     sources: dict[str, bytes] = {}
-    fabrics = []
-    for i, fabric in enumerate(experiment.fabrics):
+
+    def carried(at: str, keys: Sequence[str]) -> dict[str, str]:
         renamed: dict[str, str] = {}
-        for key in PLUGIN_KEYS:
-            if named := experiment.plugins.get(f"fabrics.{i}.{key}"):
+        for key in keys:
+            if named := experiment.plugins.get(f"{at}.{key}"):
                 path = plugin_file.file_of(named)
                 text = plugin_file.source(path)
                 place = f"plugin-{hashlib.sha256(text).hexdigest()}/{path.name}"
                 sources[place] = text
                 renamed[key] = f"{place}:{named.rpartition(':')[2]}"
-        fabrics.append(fabric.model_copy(update=renamed))
-    return experiment.model_copy(update={"fabrics": fabrics}), tuple(sorted(sources.items()))
+        return renamed
+
+    fabrics = [
+        each.model_copy(update=carried(f"fabrics.{i}", PLUGIN_KEYS)) for i, each in enumerate(experiment.fabrics)
+    ]
+    tenants = [
+        each.model_copy(update=carried(f"workload.tenants.{i}", ("source",)))
+        for i, each in enumerate(experiment.workload.tenants)
+    ]
+    workload = experiment.workload.model_copy(update={"tenants": tenants})
+    return experiment.model_copy(update={"fabrics": fabrics, "workload": workload}), tuple(sorted(sources.items()))
 
 
 def unpack(carried: Carried, folder: Path) -> None:

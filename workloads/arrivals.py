@@ -17,6 +17,7 @@ from workloads.prefill import PrefillTiming
 from workloads.request import Request
 from workloads.tenants import TenantSpec, migrates, owned_instances, owned_prefill_counts
 from workloads.traces.formats import FORMATS, SOURCES
+from workloads.traces.own import names_plugin
 from workloads.traces.trace import TraceReport
 
 __all__ = ["TRACE_READERS", "WITHOUT_SESSIONS", "Arrivals", "TenantReport", "arrivals", "owned_instances", "requests"]
@@ -121,11 +122,11 @@ def arrivals(
         if tenant.source == SYNTHETIC:
             warmup, measured = synthetic_drafts(tenant, instances, timing, window_s, warmup_s, seed)
             facts: dict[str, object] = {}
-        elif tenant.source in TRACE_READERS:
+        elif tenant.source in TRACE_READERS or names_plugin(tenant.source):
             content = content_of(tenant.path)
             warmup, measured, facts = traced_drafts(tenant, instances, timing, window_s, warmup_s, seed, content)
         else:
-            known = ", ".join((SYNTHETIC, *TRACE_READERS))
+            known = ", ".join((SYNTHETIC, *TRACE_READERS, "module:Class"))
             raise ValueError(f"tenant {tenant.name}: unknown source {tenant.source!r}; known sources: {known}")
         for drafts, prefix in ((warmup, f"warmup-{tenant.name}"), (measured, tenant.name)):
             merged += [

@@ -68,6 +68,17 @@ def _check_timing(value: Any) -> Any:
     )
 
 
+def _check_source(value: Any) -> Any:
+    sources = (SYNTHETIC, *TRACE_READERS)
+    if isinstance(value, str) and (value in sources or names_plugin(value)):
+        return value
+    raise PydanticCustomError(
+        "not_allowed",
+        f"{value!r} is no workload source{closest(str(value), sources)} "
+        f"(allowed: {', '.join(sources)} or your own module:Class)",
+    )
+
+
 def _check_topology(value: Any) -> Any:
     if isinstance(value, str) and names_plugin(value):
         return value
@@ -163,10 +174,9 @@ class Scale(SpecModel):
 
 class Tenant(SpecModel):
     name: Name = Field(description="the tenant's name; request ids start with it")
-    source: Annotated[
-        str,
-        _one_of("workload source", (SYNTHETIC, *TRACE_READERS)),
-    ] = Field(description="where its requests come from")
+    source: Annotated[str, BeforeValidator(_check_source)] = Field(
+        description="where its requests come from: synthetic-agentic, a trace format, or your own module:Class"
+    )
     profile: Annotated[str, _one_of("synthetic profile", tuple(PROFILES))] | None = Field(
         default=None, description="lengths of the synthetic requests"
     )

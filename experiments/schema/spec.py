@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -109,6 +109,7 @@ class Experiment(SpecModel):
             for i, fabric in enumerate(self.fabrics)
             for key in PLUGIN_KEYS
         }
+        named |= {f"workload.tenants.{i}.source": tenant.source for i, tenant in enumerate(self.workload.tenants)}
         return {key: value for key, value in named.items() if value is not None and names_plugin(value)}
 
     @property
@@ -277,19 +278,29 @@ def _find_plugins(source: Source) -> list[Issue]:
     """Name the file of every plug-in of a spec; an issue for each that is nowhere."""
     beside = source.path.resolve().parent
     found: list[Issue] = []
-    fabrics = source.data.get("fabrics")
-    for i, fabric in enumerate(fabrics if isinstance(fabrics, list) else []):
-        for key in PLUGIN_KEYS if isinstance(fabric, dict) else ():
-            value = fabric.get(key)
-            if not isinstance(value, str) or not names_plugin(value):
-                continue
-            at: KeyPath = ("fabrics", i, key)
-            is_path, here = value.rpartition(":")[0].endswith(".py"), source.overridden(at)
-            try:
-                fabric[key] = find(value, _here() if is_path and here else [beside, *_here()])
-            except PluginError as error:
-                found.append(Issue(at, f"{value!r}: {error}"))
+    for item, at in _plugin_places(source.data):
+        key = str(at[-1])
+        value = item.get(key)
+        if not isinstance(value, str) or not names_plugin(value):
+            continue
+        is_path, here = value.rpartition(":")[0].endswith(".py"), source.overridden(at)
+        try:
+            item[key] = find(value, _here() if is_path and here else [beside, *_here()])
+        except PluginError as error:
+            found.append(Issue(at, f"{value!r}: {error}"))
     return found
+
+
+def _plugin_places(data: dict[str, Any]) -> Iterator[tuple[dict[str, Any], KeyPath]]:
+    """Every mapping of a spec that may name a plug-in, with the path of the key that does."""
+    workload, fabrics = data.get("workload"), data.get("fabrics")
+    tenants = workload.get("tenants") if isinstance(workload, dict) else None
+    for i, fabric in enumerate(fabrics if isinstance(fabrics, list) else []):
+        if isinstance(fabric, dict):
+            yield from ((fabric, ("fabrics", i, key)) for key in PLUGIN_KEYS)
+    for i, tenant in enumerate(tenants if isinstance(tenants, list) else []):
+        if isinstance(tenant, dict):
+            yield tenant, ("workload", "tenants", i, "source")
 
 
 def _here() -> list[Path]:

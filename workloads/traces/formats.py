@@ -21,6 +21,7 @@ from workloads.traces import (
     tracelab_rounds,
     vidur,
 )
+from workloads.traces.own import names_plugin, own_format
 from workloads.traces.reading import Format, Reading
 from workloads.traces.text import head
 from workloads.traces.trace import TraceError
@@ -47,8 +48,10 @@ SOURCES: Final = (AUTO, *dict.fromkeys(form.name for form in FORMATS))
 
 
 def format_of(path: str | Path, source: str = AUTO) -> Format:
-    """The format of a file: by its content, among those of `source`. Raises TraceError where none fits, ValueError for
-    an unknown source."""
+    """The format of a file: by its content, among those of `source`; a plug-in's own where `source` names one. Raises
+    TraceError where none fits, ValueError for an unknown source."""
+    if names_plugin(source):
+        return own_format(source)
     if source not in SOURCES:
         raise ValueError(f"unknown source {source!r}; known sources: {', '.join(SOURCES)}")
     candidates = [form for form in FORMATS if source in (AUTO, form.name)]
