@@ -184,9 +184,13 @@ class RunDirectory:
         path = self.path / "summary.json"
         found = _mapping(path)
         try:
-            return Summary.model_validate(found)
+            summary = Summary.model_validate(found)
         except ValidationError as error:
             raise ArtifactError(f"{path}: {first_problem(error)}") from None
+        for i, run in enumerate(summary.runs):
+            if not _NAME.fullmatch(run.name):
+                raise ArtifactError(f"{path}: runs.{i}.name: {shown(run.name)} names no folder of this run")
+        return summary
 
     def table(self, name: str, seed: int, table: str) -> pd.DataFrame | None:
         """One table of one fabric and seed; None where the run wrote none (no circuits on a packet fabric)."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from inputs.errors import dotted, shown
 
@@ -62,7 +62,7 @@ class _Audit(_Shape):
     packets: int
     violations: list[Any]
     dark_ms: dict[str, float] | None = None
-    reconfigurations: int = 0
+    reconfigurations: int
     lost_by_the_capture: dict[str, int] = {}
     gaps: list[Any] = []
 
@@ -80,17 +80,25 @@ class Fidelity(_Shape):
     calibration: _Calibration | None = None
 
 
-class _Ecmp(_Shape):
-    hash_seed: int
-    family: str
-    transfers: int
-
-
-class _EcmpWithTransfers(_Ecmp):
+class _Collisions(_Shape):
     collided: int
     shared_s: float
     shared_share_of_time: float
     most_sharers: int
+
+
+class _Ecmp(_Shape):
+    """With transfers comes what became of them."""
+
+    hash_seed: int
+    family: str
+    transfers: int
+
+    @model_validator(mode="after")
+    def _told_with_transfers(self) -> _Ecmp:
+        if self.transfers:
+            _Collisions.model_validate(self.model_extra)
+        return self
 
 
 class _Occupancy(_Shape):
@@ -107,7 +115,7 @@ class Accounting(_Shape):
     kept_decode_share: dict[str, float | None] | None = None
     busiest_decode_over_mean: dict[str, float | None] | None = None
     ports: dict[str, _Occupancy] | None = None
-    ecmp: _EcmpWithTransfers | _Ecmp | None = None
+    ecmp: _Ecmp | None = None
 
 
 class _TwinTtft(_Shape):

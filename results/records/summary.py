@@ -8,8 +8,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from results.records.documents import Accounting, Twin, first_problem
 
-#: What may name a fabric's folder.
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
+
+#: Of a request, in seconds: it took some time, and no more than 30 years.
+Duration = Annotated[float, Field(gt=0, le=1e9)]
 
 
 class _Record(BaseModel):
@@ -47,18 +48,18 @@ class TtftStatistics(_Record):
     """Over the n completed measured requests, seconds. A statistic that n cannot support is None, with its reason."""
 
     n: int = Field(ge=0)
-    mean: float | None = None
-    p50: float | None = None
-    p90: float | None = None
-    p95: float | None = None
-    p99: float | None = None
+    mean: Duration | None = None
+    p50: Duration | None = None
+    p90: Duration | None = None
+    p95: Duration | None = None
+    p99: Duration | None = None
     null_reasons: dict[str, str] = Field(default_factory=dict)
 
 
 class RunSummary(_Record):
     """One fabric and one seed. ``name`` is the fabric's name in the experiment file, ``fabric`` its kind."""
 
-    name: str = Field(pattern=NAME)  # a folder of the run: a path would lead out of it
+    name: str
     fabric: Literal["eps", "ocs", "none"]
     seed: int = Field(ge=0, lt=2**63)
     substrate: Literal["emulation", "simulation"]
