@@ -8,7 +8,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from results.records.documents import Accounting, Twin, first_problem
 
-
 #: Of a request, in seconds: it took some time, and no more than 30 years.
 Duration = Annotated[float, Field(gt=0, le=1e9)]
 
