@@ -85,7 +85,7 @@ def test_every_fabric_of_the_demo_serves_every_request_with_real_packets(fresh_r
             break
     if len(runs) < len(FABRICS) and (busy := BUSY.search(done.stderr)):
         pytest.skip(f"this machine was busy in {TRIES} tries: {busy[0]}")
-    assert [run["fabric"] for run in runs] == FABRICS, said
+    assert [run["name"] for run in runs] == FABRICS, said
     for run in runs:
         assert run["requests"]["completed"] == run["requests"]["offered"] > 0, said
         assert run["ttft_s"]["n"] == run["requests"]["offered"], said
