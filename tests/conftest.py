@@ -36,6 +36,10 @@ def pytest_configure() -> None:
         # a shell starts what it puts in the background with SIGINT ignored, and what the tests start would inherit that
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+        # and `nohup` does so with SIGHUP; commands that the tests start must hear both
+        for number in (signal.SIGHUP, signal.SIGQUIT):
+            if signal.getsignal(number) is signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

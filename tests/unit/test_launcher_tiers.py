@@ -120,7 +120,7 @@ def test_a_tier_that_is_told_to_end_tears_its_fixtures_down_once(
         """)
     )
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--numprocesses={workers}", str(tmp_path)]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'unit'}"}
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, env=env) as running:
         until(said.exists)
         until(lambda: said.read_text() == "runs")
