@@ -9,6 +9,7 @@ from sweep_cases import SPEC
 from typer.testing import CliRunner
 
 import cli
+from economics.ranges import OutOfRange, in_range
 from experiments.schema.spec import SpecError, load
 from sweeps.axes import SweepError, parse_axis
 from sweeps.grid import cells_of
@@ -137,3 +138,8 @@ def test_a_time_of_a_trace_is_said_with_the_digits_that_it_was_written_with():
     of_seconds = [each for each in FORMATS if each.unit == "s"]
     assert of_seconds
     assert {each.written(61.114) for each in of_seconds} == {"61.114 s"}
+
+
+def test_a_number_that_no_float_holds_is_out_of_range_and_no_fault():
+    with pytest.raises(OutOfRange, match="is not a finite number"):
+        in_range("gpus", 10**400, 1)
