@@ -42,6 +42,7 @@ class Child:
         self.lines = LineSplitter()
         self.backlog = bytearray()
         self.relaying = True
+        self.has_spoken = False
 
 
 class Zygote:
@@ -55,6 +56,7 @@ class Zygote:
         self._kill_at_s: float | None = None
         self._mute_at_s = float("inf")  # told to end: from here on lines that nobody reads are dropped
         self._failed = False
+        self._has_rights = config.run_as is not None
         self._wake_read, self._wake_write = os.pipe()
 
     def run(self, first_commands: bytes = b"") -> int:
@@ -63,10 +65,6 @@ class Zygote:
         os.set_blocking(self._wake_write, False)
         for name, instance in self._config.agents().items():
             self._fork(name, instance)
-        if self._config.run_as is not None:  # to enter their namespaces was what root was for
-            parent_pid = os.getppid()
-            give_up(self._config.run_as)
-            die_with(parent_pid)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, lambda number, frame: self._end())
         signal.signal(signal.SIGINT, lambda number, frame: self._end())
@@ -92,6 +90,8 @@ class Zygote:
                 if events & selectors.EVENT_READ:
                     self._relay(key.data)
         self._reap()
+        if self._has_rights and all(child.has_spoken for child in self._children.values()):
+            self._give_up()
         if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
             for pid in self._children:
                 os.kill(pid, signal.SIGKILL)
@@ -149,6 +149,14 @@ class Zygote:
         gc.freeze()  # what was inherited is never garbage: keep the collector from walking it in the middle of a run
         return agent.run(link)
 
+    def _give_up(self) -> None:
+        """An agent that speaks has given up its rights; one that has not could not be ended without ours."""
+        assert self._config.run_as is not None
+        self._has_rights = False
+        parent_pid = os.getppid()
+        give_up(self._config.run_as)
+        die_with(parent_pid)
+
     def _reap(self) -> None:
         while self._children:
             try:
@@ -188,6 +196,7 @@ class Zygote:
                 self._selector.unregister(child.link)
                 return
             for message in child.lines.feed(piece):
+                child.has_spoken = True
                 self._out({"agent": child.name, **message})
 
     def _read_commands(self) -> None:

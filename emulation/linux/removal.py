@@ -44,8 +44,11 @@ def remove(entries: Sequence[Entry], run_dir: Path, *, pids_are_ours: bool = Tru
         return [entry for entry in entries if entry["kind"] == kind]
 
     processes = of("process") if pids_are_ours else []
-    removed = [f"process {pid}" for pid in end_processes([(e["pid"], e["start_ticks"]) for e in processes])]
-    left = [each for entry in processes for each in _process_left(entry)]
+    ended = end_processes([(e["pid"], e["start_ticks"]) for e in processes])
+    strays = _strays([e["pid"] for e in processes], run_dir)
+    ended += end_processes([(e["pid"], e["start_ticks"]) for e in strays])
+    removed = [f"process {pid}" for pid in ended]
+    left = [each for entry in (*processes, *strays) for each in _process_left(entry)]
     for entry in reversed(of("sysctl")):
         path, before = Path(entry["path"]), entry["before"]
         if path.exists() and path.read_text().split() != before.split():
@@ -96,6 +99,19 @@ def _inode(name: str, recorded: int | None) -> int | None:
     except FileNotFoundError:
         return None
     return found if recorded is None or found == recorded else None
+
+
+def _strays(sessions: Sequence[int], run_dir: Path) -> list[Entry]:
+    """What the processes of a run had started themselves and what outlived them: the kernel ends it with them, but not
+    what was stopped in its first moment. It is of a listed process's session, and says its errors into the run's own
+    directory."""
+    found: list[Entry] = []
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc")) if sessions else ()):
+        with contextlib.suppress(OSError):
+            ours = os.getsid(pid) in sessions and os.readlink(f"/proc/{pid}/fd/2").startswith(f"{run_dir}/")
+            if ours and pid not in sessions and (ticks := start_ticks(pid)) is not None:
+                found.append({"kind": "process", "pid": pid, "start_ticks": ticks})
+    return found
 
 
 def _process_left(entry: Entry) -> list[Left]:

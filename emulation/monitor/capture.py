@@ -108,6 +108,8 @@ class Captures:
                 self._children.append(child)
             except FileNotFoundError as error:
                 raise CaptureError("tcpdump is not installed: apt-get install tcpdump") from error
+            except subprocess.SubprocessError as error:  # of what is done in the child before its first line
+                raise CaptureError(f"tcpdump at {point.name} could not be started without rights: {error}") from error
         deadline_s = time.monotonic() + START_TIMEOUT_S
         for point, log in logs.items():
             while "listening on" not in last_lines(log):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +72,32 @@ def test_what_could_not_be_removed_is_said_with_the_remedy_and_clean_tries_again
         clean(dead)
     unending.clear()
     assert clean(dead) == [f"process {sleeper.pid}", f"directory {dead}"]
+
+
+def test_what_a_part_had_started_and_was_stopped_at_once_is_ended_too(tmp_path: Path) -> None:
+    """A child that is stopped before it says with whom it dies outlives its parent."""
+    ledger = RunLedger.open("one", base=tmp_path)
+    stray = (
+        "import os, signal; pid = os.fork()\nif not pid: os.kill(os.getpid(), signal.SIGSTOP)\nprint(pid, flush=True)"
+    )
+    log = ledger.directory / "log"
+    with log.open("wb") as errors:
+        part = subprocess.Popen(
+            [sys.executable, "-c", f"{stray}; input()"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
+        )  # fmt: skip
+        foreign = subprocess.Popen(["sleep", "60"], stderr=errors)
+    try:
+        ledger.process(part.pid)
+        assert part.stdout is not None
+        child = int(part.stdout.readline())
+        assert ledger.close() == [f"process {part.pid}", f"process {child}"]
+        assert start_ticks(child) is None
+        assert foreign.poll() is None, "of another session"
+    finally:
+        foreign.kill()
+        foreign.wait()
+        part.communicate()
 
 
 def test_a_directory_that_stays_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
