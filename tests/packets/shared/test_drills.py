@@ -88,7 +88,7 @@ CONNECT = Moment("connect", ("--set", "workload.window_s=60"), connect)
 PARTS = {
     "agent": "emulation.agents.zygote",
     "parent of the agents": "emulation.agents.zygote",
-    "controller": "ryu_manager",
+    "controller": "ryu_app/manager.py",
     "ovsdb-server": "ovsdb-server",
     "ovs-vswitchd": "ovs-vswitchd",
 }
