@@ -126,3 +126,8 @@ def test_dates_have_the_resolution_of_their_fractions(tmp_path):
 
     assert tick_s("2024-05-10 00:00:00", "2024-05-10 00:00:07", "2024-05-10 00:00:30") == 1.0
     assert tick_s("2024-05-10 00:00:00.5", "2024-05-10 00:00:07.25", "2024-05-10 00:00:30.125") == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize("last", [2.29e-291, 5e-324, 4e-10])
+def test_times_nearer_than_the_finest_decimal_have_that_resolution(last):
+    assert resolution([0.0, last], 2) == 1e-9

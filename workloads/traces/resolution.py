@@ -35,6 +35,8 @@ def resolution(times: Sequence[float], rows: int) -> float:
     found = np.asarray(times, dtype=float)
     written = next((10**places for places in range(_FINEST) if _is_written_in(found * 10**places)), 10**_FINEST)
     ticks = np.rint(found[1:] * written)
+    if ticks[-1] < 1:  # times nearer to each other than the finest decimal
+        return 1 / written
     steps, tried = _met(ticks)
     for step in steps[::-1].tolist():
         if tried * ((_spread(ticks, step) + 1) / step) ** len(ticks) < _CHANCE:
