@@ -45,6 +45,8 @@ PEAK_PERCENT = 75.0
 LOAD_S, LEAST_BYTES = 1.0, 1_300_000
 #: Cores that others have before anything is built, mean over this long: what is measured beside them says nothing.
 BACKGROUND_S, BUSY_BEFORE_PERCENT = 1.0, 50.0
+#: The rules of one circuit switch are a message.
+JOIN_S = 30.0
 #: Each try builds a network and loads it for a second and more.
 TRIES = 4
 
@@ -254,6 +256,9 @@ def _join(testbed: Testbed, cluster: Cluster, pairs: Sequence[tuple[str, str]]) 
         )
         target = f"unix:{testbed.ovs.of(plane.bridge).directory}/{plane.bridge}.mgmt"
         command = ["ovs-ofctl", "-O", "OpenFlow13", "add-flows", target, "-"]
-        done = subprocess.run(command, input=rules, capture_output=True, text=True, check=False)
+        try:
+            done = subprocess.run(command, input=rules, capture_output=True, text=True, check=False, timeout=JOIN_S)
+        except subprocess.TimeoutExpired as error:
+            raise OpenVSwitchError(f"{plane.bridge}: circuits were not laid within {JOIN_S:g} s") from error
         if done.returncode:
             raise OpenVSwitchError(f"{plane.bridge}: circuits were not laid: {done.stderr.strip()}")

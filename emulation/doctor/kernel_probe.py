@@ -94,7 +94,12 @@ def module_available(name: str, *, load: bool = False) -> bool:
     if modprobe is None:
         return False
     arguments = ["--quiet", name] if load else ["--quiet", "--dry-run", name]
-    return subprocess.run([modprobe, *arguments], capture_output=True, stdin=subprocess.DEVNULL).returncode == 0
+    command = [modprobe, *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=PROBE_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
 
 
 def which(program: str) -> str | None:

@@ -18,7 +18,14 @@ from typing import Literal
 import psutil
 from rich.text import Text
 
-from emulation.doctor.kernel_probe import ProbeResult, module_available, probe_kernel, search_environment, which
+from emulation.doctor.kernel_probe import (
+    PROBE_TIMEOUT_S,
+    ProbeResult,
+    module_available,
+    probe_kernel,
+    search_environment,
+    which,
+)
 from emulation.linux.cpu_quota import quotas
 from outputs.sheet import Column, Sheet
 
@@ -184,9 +191,12 @@ def _open_vswitch() -> Capability:
     absent = [binary for binary in OPEN_VSWITCH_BINARIES if which(binary) is None]
     if absent:
         return Capability("Open vSwitch", "missing", f"not found: {', '.join(absent)}", why, SETUP, True)
-    said = subprocess.run(
-        ["ovs-vswitchd", "--version"], capture_output=True, text=True, env=search_environment()
-    ).stdout
+    command, environment = ["ovs-vswitchd", "--version"], search_environment()
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PROBE_TIMEOUT_S).stdout
+    except subprocess.TimeoutExpired:
+        silent = f"{' '.join(command)} has not ended within {PROBE_TIMEOUT_S:g} s"
+        return Capability("Open vSwitch", "missing", silent, why, "try again; end what stopped it", True)
     version = parse_version(said)
     if version is None or version < OLDEST_OPEN_VSWITCH:
         value = said.splitlines()[0] if said else "ovs-vswitchd --version said nothing"

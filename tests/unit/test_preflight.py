@@ -193,3 +193,19 @@ def test_this_machine_is_examined_in_two_seconds_and_nothing_stays_behind() -> N
     assert len(names) == len(set(names))
     assert not Path("/sys/class/net/probe0").exists()
     assert all(cap.remedy for cap in caps if cap.state != "ok")
+
+
+def test_an_open_vswitch_that_is_stopped_while_it_says_its_version_is_missing_and_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in preflight.OPEN_VSWITCH_BINARIES:
+        (tmp_path / name).write_text("#!/bin/sh\nexec sleep 60\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    monkeypatch.setattr(preflight, "search_environment", lambda: environment)
+    monkeypatch.setattr(preflight, "which", lambda name: str(tmp_path / name))
+    monkeypatch.setattr(preflight, "PROBE_TIMEOUT_S", 0.5)
+    monkeypatch.setenv("PATH", environment["PATH"])
+    found = preflight._open_vswitch()
+    assert found.state == "missing"
+    assert "ovs-vswitchd --version has not ended within 0.5 s" in found.value
