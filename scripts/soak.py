@@ -53,7 +53,7 @@ PARTS = {
     "an agent": "emulation.agents.zygote",
     "the agents' parent": "emulation.agents.zygote",
     "the controller": "ryu_app/manager.py",
-    "ovs-vswitchd": "ovs-vswitchd",
+    "ovs-vswitchd": "ovs-vswitchd unix:",  # not the one that is asked for its version
     "ovsdb-server": "ovsdb-server",
 }
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGSTOP)
