@@ -42,9 +42,23 @@ def test_directories_that_were_made_for_it_are_given_back_and_no_others(tmp_path
     assert {path.stat().st_uid for path in (tmp_path / "there", tmp_path / "there" / "old")} == {os.geteuid()}
 
 
-def test_what_cannot_be_given_back_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_given_back_is_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def keeps_no_owners(*_: object, **__: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    (tmp_path / "share").mkdir()
+    monkeypatch.setattr("os.chown", keeps_no_owners)
+    give_back(tmp_path / "share")
+    assert "share stays root's" in capsys.readouterr().err
+
+
+def test_what_was_removed_meanwhile_is_given_back_without_a_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     give_back(tmp_path / "nowhere")
-    assert "nowhere stays root's" in capsys.readouterr().err
+    assert capsys.readouterr().err == ""
 
 
 def test_a_run_that_could_not_begin_gives_back_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
