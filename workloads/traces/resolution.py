@@ -35,7 +35,8 @@ def resolution(times: Sequence[float], rows: int) -> float:
     found = np.asarray(times, dtype=float)
     written = next((10**places for places in range(_FINEST) if _is_written_in(found * 10**places)), 10**_FINEST)
     ticks = np.rint(found[1:] * written)
-    if ticks[-1] < 1:  # times nearer to each other than the finest decimal
+    # two or three times tell nothing of a step, nor do times nearer to each other than the finest decimal
+    if len(ticks) < 3 or ticks[-1] < 1:
         return 1 / written
     steps, tried = _met(ticks)
     for step in steps[::-1].tolist():
@@ -87,7 +88,15 @@ def _periodic(ticks: np.ndarray, step: float, rows: int) -> bool:
     if not empty:
         return expected > 1
     # Poisson: at most as many as there are
-    logs = (
-        [i * math.log(expected) - expected - math.lgamma(i + 1) for i in range(empty + 1)] if empty < expected else [0]
-    )
-    return math.fsum(map(math.exp, logs)) < _RARE
+    return _at_most(empty, expected) < _RARE if empty < expected else False
+
+
+def _at_most(number: int, expected: float) -> float:
+    """The probability of at most `number` Poisson events where more are expected: terms shrink on the way down."""
+    total, term = 0.0, math.exp(number * math.log(expected) - expected - math.lgamma(number + 1))
+    for i in range(number, -1, -1):
+        total += term
+        if term <= total * 1e-12:
+            break
+        term *= i / expected
+    return total
