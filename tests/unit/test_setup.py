@@ -1,14 +1,18 @@
 """Set-up: made anew when stale, named where it fails, and nothing of the machine's own services changed."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import textwrap
 import time
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
 from checkouts import ROOT, Checkout
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 
 def test_setup_of_a_set_up_checkout_does_nothing(ready: Checkout) -> None:
@@ -85,6 +89,24 @@ def test_what_is_imported_is_among_what_is_installed_at_the_same_version() -> No
         for name in ("requirements.txt", "constraints.txt")
     )
     assert imported - installed == set()
+
+
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13"])
+def test_every_pin_is_a_release_for_every_python_that_is_named(version: str) -> None:
+    """What is installed says which Pythons it is for; a pin for other Pythons only is judged by tests/vm."""
+    refused = []
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        if not line or line.startswith("#"):
+            continue
+        pin = Requirement(line)
+        if pin.marker and not pin.marker.evaluate({"python_version": version, "python_full_version": f"{version}.99"}):
+            continue
+        with contextlib.suppress(PackageNotFoundError):
+            found = distribution(pin.name)
+            wanted = SpecifierSet(found.metadata.get("Requires-Python", ""))
+            if found.version in pin.specifier and f"{version}.99" not in wanted:
+                refused.append(f"{line}: for Python {wanted}")
+    assert refused == []
 
 
 def test_no_usable_python_is_said_with_the_remedy(checkout: Checkout) -> None:
