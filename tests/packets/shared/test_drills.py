@@ -209,7 +209,7 @@ class FullDisk:
         disk.mkdir(parents=True, exist_ok=True)
         at_once = self.moment.name == "build"
         size = "48k" if at_once else "64m"
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode=755,size={size}", "tmpfs", str(disk)], check=True)
         try:
             artifacts = disk / "artifacts" if self.where == "artifacts" else None
             # long enough to be filled in the middle, short enough to be waited for: some of it shows at the end only
