@@ -15,11 +15,11 @@ from typing import Annotated
 import typer
 
 from commands.artifacts import compare, report
-from commands.door import ended_by_signals
 from commands.economics import cost, link_budget
 from commands.machine import clean, doctor
 from commands.packets import demo, run
 from commands.paper import paper
+from commands.shared import ended_by_signals
 from commands.sweep import sweep
 from commands.traces import fit, trace
 from commands.twin import simulate, validate

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from commands.door import BAD_INPUT, fail
+from commands.shared import BAD_INPUT, fail
 from outputs.terminal import Terminal, say
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from commands.door import BAD_INPUT, fail
+from commands.shared import BAD_INPUT, fail
 from outputs.terminal import say
 
 if TYPE_CHECKING:
@@ -18,13 +18,13 @@ def checked(path: Path, overrides: list[str], seed: int | None, *, dry_run: bool
     """The experiment, with requests in every window, and with links that can be made where it is to be `emulated`;
     with `dry_run` it is printed, and that is all."""
     from emulation.doctor.plan_checks import refusals
-    from experiments.schema import rules
+    from experiments.schema import plugins
     from experiments.schema.spec import load
     from inputs.errors import InputError
 
     try:
         experiment = load(path, overrides, seed)
-        refused = rules.refusals(experiment) + (refusals(experiment) if emulated else [])
+        refused = plugins.refusals(experiment) + (refusals(experiment) if emulated else [])
         if refused:
             fail("\n".join(f"{path}: {line}" for line in refused), BAD_INPUT)
         arrivals = {seed: experiment.arrivals(seed) for seed in experiment.seeds}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from commands import notes
-from economics.bill import CircuitFabric
+from economics.bill import CircuitParts
 from economics.cost import Basis, CostRow, cost_rows, default_fabrics
-from economics.link_budget import Path, budget, circuit_switch
+from economics.link_budget import LightPath, budget, circuit_switch
 from economics.optics import OPTICS
 from economics.ranges import OutOfRange
 from economics.requirements import down, requirements
@@ -52,7 +52,7 @@ def cost(
         int, typer.Option(parser=whole(), metavar="N", help="Ports of an OCS plane: 192 or 384.")
     ] = 384,
     figure: Annotated[
-        list[FilePath] | None,
+        list[Path] | None,
         typer.Option(help="Write the figure of cost ratio against GPUs here, as .png or .html. Repeatable."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", metavar="", help="Print JSON instead of tables.")] = False,
@@ -144,7 +144,7 @@ def link_budget(
     """Does the light get through: loss (dB), launch and sensitivity (dBm), margin (dB), and what the optics must do."""
     try:
         switch = circuit_switch(ocs_ports) if ocs_loss_db is None else None
-        path = Path(
+        path = LightPath(
             connectors,
             connector_loss_db,
             fibre_m,
@@ -220,7 +220,7 @@ def _cost_json(
 
 
 def _default_sizes(plane_ports: int) -> list[int]:
-    return [256, 1024, CircuitFabric(plane_ports=plane_ports).reach]
+    return [256, 1024, CircuitParts(plane_ports=plane_ports).reach]
 
 
 def _whole_numbers(text: str, option: str) -> list[int]:
@@ -243,7 +243,7 @@ def _optics(text: str) -> list[str]:
     return names
 
 
-def _figure_path(path: FilePath) -> FilePath:
+def _figure_path(path: Path) -> Path:
     if path.suffix not in FIGURE_SUFFIXES:
         raise OutOfRange(f"--figure {path}: the ending says the format; give one of {', '.join(FIGURE_SUFFIXES)}")
     if not path.parent.is_dir():

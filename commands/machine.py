@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from commands.check import checked
-from commands.door import INVALID, Overrides, fail, left_behind, need_root
+from commands.shared import INVALID, Overrides, fail, left_behind, need_root
 from outputs.terminal import Terminal, say
 
 

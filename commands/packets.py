@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commands.check import checked
-from commands.door import (
+from commands.replay import checked_replay, print_beside
+from commands.shared import (
     BAD_INPUT,
     INVALID,
     ROOT,
@@ -23,7 +24,6 @@ from commands.door import (
     missing,
     need_root,
 )
-from commands.replay import checked_replay, print_beside
 from outputs.terminal import Terminal, say
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from commands.door import BAD_INPUT, fail, give_back
+from commands.shared import BAD_INPUT, fail, give_back
 from commands.sweep import GridDir, Scheduler, Workers, compute, grid_digest, stopped
 from outputs.terminal import Terminal, say
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from commands.check import checked
-from commands.door import BAD_INPUT, fail
+from commands.shared import BAD_INPUT, fail
 from outputs.terminal import Terminal, say
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from commands.door import BAD_INPUT, ExperimentFile, Overrides, Seed, fail, give_back, need_root
+from commands.shared import BAD_INPUT, ExperimentFile, Overrides, Seed, fail, give_back, need_root
 from inputs.options import whole
 from outputs.terminal import Terminal, say
 from process.interrupts import Interrupted
@@ -57,7 +57,7 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", metavar="", help="check the grid and list its cells")] = False,
 ) -> None:
     """Run a grid: every combination of the axes, with every fabric and seed of the file (simulated unless told)."""
-    from experiments.schema import rules
+    from experiments.schema import plugins
     from experiments.schema.spec import SpecError
     from results.records.artifacts import ArtifactError, write_json, write_text
     from simulation.constants import Constants, ConstantsError, read_constants
@@ -91,7 +91,7 @@ def sweep(
             substrate="emulation" if emulate else "simulation",
             keep="all" if keep == "all" else "figures",
             constants=delays,
-            refusals=refusals_here if emulate and scheduler is None else rules.refusals,
+            refusals=refusals_here if emulate and scheduler is None else plugins.refusals,
         )
         check_arrivals(experiment, cells)
     except (ConstantsError, SpecError, SweepError) as error:
@@ -229,9 +229,9 @@ def _synthetic_asks(experiment: Experiment, seed: int) -> bool:
 def refusals_here(experiment: Experiment) -> list[str]:
     """What `run` refuses on this machine: rules that cannot be loaded, links and names that cannot be made."""
     from emulation.doctor import plan_checks
-    from experiments.schema import rules
+    from experiments.schema import plugins
 
-    return rules.refusals(experiment) + plan_checks.refusals(experiment)
+    return plugins.refusals(experiment) + plan_checks.refusals(experiment)
 
 
 def grid_digest(cells: list[Cell]) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from commands.door import BAD_INPUT, fail
+from commands.shared import BAD_INPUT, fail
 from inputs.options import whole
 from outputs.terminal import say
 

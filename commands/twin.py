@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commands.check import checked
-from commands.door import BAD_INPUT, FAILED, ArtifactDir, ExperimentFile, Overrides, Seed, fail, give_back, missing
 from commands.packets import run_packets
+from commands.shared import BAD_INPUT, FAILED, ArtifactDir, ExperimentFile, Overrides, Seed, fail, give_back, missing
 from outputs.terminal import Terminal, say
 
 if TYPE_CHECKING:

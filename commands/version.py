@@ -7,7 +7,7 @@ import subprocess
 
 import typer
 
-from commands.door import ROOT
+from commands.shared import ROOT
 from outputs.terminal import say
 
 

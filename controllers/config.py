@@ -12,14 +12,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from controllers.commit_rules import load as commit_rules
 from controllers.core.placement import PacketPlacement
 from controllers.core.reservations import Reservations
-from controllers.core.switching import Plane
+from controllers.core.switching import PlanePorts
 from controllers.decode_choices import load as decode_choice
 from inputs.plugin_file import keep, sha256
 
 Seconds = Annotated[float, Field(ge=0)]
 
 
-class ConfigError(Exception):
+class ControllerConfigError(Exception):
     """A controller file that cannot be read or does not make sense; one line, with the path."""
 
 
@@ -46,9 +46,9 @@ class PlaneConfig(_Strict):
     unixctl: str
     ports: dict[str, Annotated[int, Field(ge=1, le=0xFF00)]]
 
-    def plane(self) -> Plane:
+    def plane(self) -> PlanePorts:
         """As the switching machine wants it."""
-        return Plane(self.bridge, self.dpid, self.unixctl, self.ports)
+        return PlanePorts(self.bridge, self.dpid, self.unixctl, self.ports)
 
 
 class RunAs(_Strict):
@@ -123,36 +123,36 @@ class ControllerConfig(_Strict):
 
 
 def read(path: str | Path) -> ControllerConfig:
-    """The checked file; raises ConfigError."""
+    """The checked file; raises ControllerConfigError."""
     try:
         text = Path(path).read_bytes()
     except OSError as error:
-        raise ConfigError(
+        raise ControllerConfigError(
             f"HELIOGRAPH_CONTROLLER={path}: {error.strerror}; it must name the controller's JSON file"
         ) from error
     try:
         return ControllerConfig.model_validate_json(text)
     except ValidationError as error:
-        raise ConfigError(f"HELIOGRAPH_CONTROLLER={path}: {one_line(error)}") from error
+        raise ControllerConfigError(f"HELIOGRAPH_CONTROLLER={path}: {one_line(error)}") from error
 
 
 def keep_plugins(config: ControllerConfig) -> None:
     """Read the plug-ins that the file names, for `core` to load: afterwards they may be out of reach. Raises
-    ConfigError where one cannot be read."""
+    ControllerConfigError where one cannot be read."""
     try:
         for path in config.fabric.plugins:
             keep(Path(path))
     except ValueError as error:
-        raise ConfigError(str(error)) from error
+        raise ControllerConfigError(str(error)) from error
 
 
 def core(config: ControllerConfig) -> Reservations | PacketPlacement:
-    """The pure core that decides; raises ConfigError where the file asks for a policy that is not there."""
+    """The pure core that decides; raises ControllerConfigError where the file asks for a policy that is not there."""
     fabric = config.fabric
     try:
         for path, digest in fabric.plugins.items():
             if sha256(Path(path)) != digest:
-                raise ConfigError(f"{path} has changed since the run began: its SHA-256 was {digest}")
+                raise ControllerConfigError(f"{path} has changed since the run began: its SHA-256 was {digest}")
         return build_core(
             fabric.kind,
             config.decodes_of(),
@@ -166,7 +166,7 @@ def core(config: ControllerConfig) -> Reservations | PacketPlacement:
             seed=config.seed,
         )
     except ValueError as error:
-        raise ConfigError(str(error)) from error
+        raise ControllerConfigError(str(error)) from error
 
 
 def build_core(

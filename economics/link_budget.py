@@ -49,7 +49,7 @@ def circuit_switch(ports: int) -> CircuitSwitch:
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
+class LightPath:
     """What the light of one lane passes. The defaults are the worst path of the source paper: 5.95 dB.
 
     0.75 dB is the most a mated connector pair and 0.3 dB the most a splice may lose (ANSI/TIA-568.3), 0.5 dB/km the
@@ -162,7 +162,7 @@ class LinkBudget:
 
 def budget(
     optics: Optics,
-    path: Path,
+    path: LightPath,
     *,
     tdecq_db: float = TDECQ_MAX_DB,
     launch_oma_dbm: float | None = None,

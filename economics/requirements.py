@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from economics.link_budget import CIRCUIT_SWITCHES, LinkBudget, Path, largest_loss_db, largest_tdecq_db
+from economics.link_budget import CIRCUIT_SWITCHES, LightPath, LinkBudget, largest_loss_db, largest_tdecq_db
 from economics.optics import TDECQ_MAX_DB, Optics
 
 FIBRE_PAIRS_PER_LINK = 1
@@ -38,13 +38,13 @@ def down(value: float, digits: int = 1) -> float:
     return math.floor(round(value * scale, 6)) / scale
 
 
-def spliced(path: Path) -> Path:
+def spliced(path: LightPath) -> LightPath:
     """The path with the two connectors at the circuit switch replaced by splices; needs at least two connectors."""
     return replace(path, connectors=path.connectors - 2, splices=path.splices + 2)
 
 
 def requirements(
-    optics: Sequence[Optics], path: Path, *, ocs_ports: int | None, wanted_margin_db: float = MARGIN_DB
+    optics: Sequence[Optics], path: LightPath, *, ocs_ports: int | None, wanted_margin_db: float = MARGIN_DB
 ) -> list[Requirement]:
     """Fibre pairs, reconfiguration delay and margin; `ocs_ports` None leaves the delay out (a switch of one's own)."""
     rows = [
@@ -77,7 +77,7 @@ def requirements(
     return [*rows, *(_margin(each, path, wanted_margin_db) for each in optics)]
 
 
-def _margin(optics: Optics, path: Path, wanted_margin_db: float) -> Requirement:
+def _margin(optics: Optics, path: LightPath, wanted_margin_db: float) -> Requirement:
     """The margin at maximum launch: which TDECQ the path still allows, and which loss any compliant TDECQ allows."""
     tdecq_db = largest_tdecq_db(optics, path.loss_db, wanted_margin_db=wanted_margin_db)
     loss_db = largest_loss_db(optics, wanted_margin_db=wanted_margin_db)
@@ -100,7 +100,7 @@ def _margin(optics: Optics, path: Path, wanted_margin_db: float) -> Requirement:
     )
 
 
-def _left_for_ocs(path: Path, loss_db: float) -> str:
+def _left_for_ocs(path: LightPath, loss_db: float) -> str:
     """What a loss limit leaves for the circuit switch, its fibres spliced if they are not yet."""
     if not path.ocs_loss_db:
         return ""

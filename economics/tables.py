@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from economics.bill import CircuitFabric, Fabric
+from economics.bill import CircuitParts, Fabric
 from economics.cost import Basis, CostRow, Range
-from economics.link_budget import LinkBudget, Path
+from economics.link_budget import LightPath, LinkBudget
 from economics.price_book import PriceBook, Quote
 from economics.requirements import Requirement, limit, margin_verdict
 from outputs.sheet import Cell, Column, Sheet
@@ -97,7 +97,7 @@ def cost_notes(
     left_out = sorted({part for row in rows for part in row.power_leaves_out})
     if left_out:
         notes.append(f"Power leaves out, for want of a figure in the book: {', '.join(left_out)}.")
-    circuits = [fabric for fabric in fabrics if isinstance(fabric, CircuitFabric)]
+    circuits = [fabric for fabric in fabrics if isinstance(fabric, CircuitParts)]
     if circuits:
         first = circuits[0]
         notes.append(
@@ -138,7 +138,7 @@ def change_table(rows: Sequence[CostRow], per_port: Sequence[CostRow]) -> Sheet:
     return Sheet(_columns(*headers, names=3), cells, names=3, title="What whole switches change in cost / EPS 2:1")
 
 
-def path_table(path: Path, ocs: str) -> Sheet:
+def path_table(path: LightPath, ocs: str) -> Sheet:
     """Where the light is lost."""
     names = {
         "connectors": f"{path.connectors} connectors x {path.connector_loss_db:g} dB",
@@ -148,7 +148,7 @@ def path_table(path: Path, ocs: str) -> Sheet:
     }
     rows = [(names[part], f"{loss_db:.2f}") for part, loss_db in path.parts_db.items() if loss_db]
     rows.append(("whole path", f"{path.loss_db:.2f}"))
-    return Sheet(_columns("part", "loss, dB"), rows, title="Path, per lane")
+    return Sheet(_columns("part", "loss, dB"), rows, title="LightPath, per lane")
 
 
 def budget_table(budgets: Sequence[LinkBudget]) -> Sheet:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from paper.exact import EXACT
-from paper.rows import Found, Measure, Row, in_unit
+from paper.rows import Found, PairedFigure, Row, in_unit
 from sweeps.axes import Point
 from sweeps.grid import Outcome
 from sweeps.intervals import Estimate, estimate
@@ -46,7 +46,7 @@ def measured(row: Row, planned: Planned, outcomes: Outcomes) -> Found:
     return Found(by_point, missing)
 
 
-def _windows(measure: Measure, planned: Sequence[Place]) -> dict[Point, int]:
+def _windows(measure: PairedFigure, planned: Sequence[Place]) -> dict[Point, int]:
     """The points that the measure looks at, and how many windows each is to have."""
     seeds: dict[Point, set[int]] = {}
     for cell in planned:
@@ -63,7 +63,7 @@ def _by_point(outcomes: Sequence[Outcome]) -> _Cells:
     return found
 
 
-def _paired(measure: Measure, cells: _Cells, point: Point) -> list[float]:
+def _paired(measure: PairedFigure, cells: _Cells, point: Point) -> list[float]:
     """The measure in each window that both sides have."""
     of = cells.get((point, measure.of), {})
     if measure.minus is not None:
@@ -92,7 +92,7 @@ def _paired(measure: Measure, cells: _Cells, point: Point) -> list[float]:
     return values
 
 
-def _figure(measure: Measure, outcome: Outcome) -> float | None:
+def _figure(measure: PairedFigure, outcome: Outcome) -> float | None:
     value = outcome.tenants.get(measure.tenant, {}).get(measure.figure)
     return None if value is None else float(value)
 

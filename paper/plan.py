@@ -30,7 +30,7 @@ _HALF_AND_THIRD = "cluster.link_gbps=200,133.333333"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PaperGrid:
     """A grid: a file, its axes and overrides, whole and quick (None: it is left out), and the fabrics that are looked
     at (all)."""
 
@@ -55,8 +55,8 @@ _GAIN = ("eps-2to1-ecmp", "eps-3to1-ecmp", "ocs-25ms")
 
 #: In the order they are computed: `fig4c` has the arrivals of `fig3b-128-25`, which workers remember.
 PARTS = (
-    Part("fig3a", "3a", "fig3a", over=(_BANDWIDTHS,), quick_over=(_BANDWIDTHS,), quick_sets=QUICK_IDLE),
-    Part(
+    PaperGrid("fig3a", "3a", "fig3a", over=(_BANDWIDTHS,), quick_over=(_BANDWIDTHS,), quick_sets=QUICK_IDLE),
+    PaperGrid(
         "fig3a-fp8",
         "3a",
         "fig3a",
@@ -65,7 +65,7 @@ PARTS = (
         quick_over=(_HALF_AND_THIRD,),
         quick_sets=QUICK_IDLE,
     ),
-    Part(
+    PaperGrid(
         "fig3a-agentx",
         "3a",
         "fig3a",
@@ -74,14 +74,14 @@ PARTS = (
         quick_over=(_HALF_AND_THIRD,),
         quick_sets=QUICK_IDLE,
     ),
-    Part(
+    PaperGrid(
         "fig3b-128-25",
         "3b",
         "fig3b-128-25",
         over=("transfer=pull,layerwise", _LOADS),
         quick_over=("transfer=pull,layerwise", "workload.tenants.*.load=0.6"),
     ),
-    Part(
+    PaperGrid(
         "fig4c",
         "4c",
         "fig4c",
@@ -94,8 +94,8 @@ PARTS = (
             "no-reservation-0.01ms",
         ),
     ),
-    Part("fig3b-128-50", "3b", "fig3b-128-50", over=("transfer=pull,layerwise", _LOADS), quick_over=None),
-    Part(
+    PaperGrid("fig3b-128-50", "3b", "fig3b-128-50", over=("transfer=pull,layerwise", _LOADS), quick_over=None),
+    PaperGrid(
         "fig3b-256-25",
         "3b",
         "fig3b-256-25",
@@ -104,8 +104,8 @@ PARTS = (
         quick_over=("transfer=pull", "workload.tenants.*.load=0.6"),
         quick_fabrics=_GAIN,
     ),
-    Part("fig3b-256-50", "3b", "fig3b-256-50", over=("transfer=pull", _LOADS), fabrics=_GAIN, quick_over=None),
-    Part(
+    PaperGrid("fig3b-256-50", "3b", "fig3b-256-50", over=("transfer=pull", _LOADS), fabrics=_GAIN, quick_over=None),
+    PaperGrid(
         "migrated-25",
         "migrated",
         "migrated-share",
@@ -114,10 +114,10 @@ PARTS = (
         quick_over=("workload.tenants.0.migrate=0.5", "workload.tenants.*.load=0.6"),
         quick_fabrics=_GAIN,
     ),
-    Part("migrated-50", "migrated", "fig3b-128-50", over=("workload.tenants.0.migrate=0.5", _LOADS), fabrics=_GAIN,
+    PaperGrid("migrated-50", "migrated", "fig3b-128-50", over=("workload.tenants.0.migrate=0.5", _LOADS), fabrics=_GAIN,
          quick_over=None),
-    Part("affinity", "migrated", "affinity"),
-    Part(
+    PaperGrid("affinity", "migrated", "affinity"),
+    PaperGrid(
         "together-128",
         "3b",
         "fig3b-128-25",
@@ -125,7 +125,7 @@ PARTS = (
         fabrics=_GAIN,
         quick_over=None,
     ),
-    Part(
+    PaperGrid(
         "together-256",
         "3b",
         "fig3b-256-25",
@@ -133,8 +133,8 @@ PARTS = (
         fabrics=_GAIN,
         quick_over=None,
     ),
-    Part("fig4a", "4a", "fig4a", quick_sets=()),
-    Part(
+    PaperGrid("fig4a", "4a", "fig4a", quick_sets=()),
+    PaperGrid(
         "fig4b",
         "4b",
         "fig4b",
@@ -144,12 +144,12 @@ PARTS = (
 )  # fmt: skip
 
 
-def parts_of(chosen: Sequence[str], *, quick: bool) -> list[Part]:
+def parts_of(chosen: Sequence[str], *, quick: bool) -> list[PaperGrid]:
     """The grids of these figures (all without any)."""
     return [part for part in PARTS if (not chosen or part.figure in chosen) and not (quick and part.quick_over is None)]
 
 
-def cells(part: Part, traces: Path, *, quick: bool) -> list[Cell]:
+def cells(part: PaperGrid, traces: Path, *, quick: bool) -> list[Cell]:
     """The cells of a part; only figures come back of each. Raises SpecError and SweepError."""
     path = EXPERIMENTS / f"{part.file}.yaml"
     sets = [*part.sets, *(part.quick_sets if quick else ()), *_trace_paths(path, traces)]

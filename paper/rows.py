@@ -60,7 +60,7 @@ class Published(_Data):
         return {name: float(text) for name, text in self if text is not None}
 
 
-class Measure(_Data):
+class PairedFigure(_Data):
     """A figure of the finished grids: for each point of `part` that agrees with `where`, `figure` of `tenant` behind
     the fabric `of`; `minus` another fabric (paired), or relative to what it is `over` (a fabric, or the same fabric at
     another point), `per` so many seconds; `distance` drops the sign."""
@@ -86,7 +86,7 @@ class Row(_Data):
     unit: Unit
     published: Published
     source: str
-    measure: Measure | None = None
+    measure: PairedFigure | None = None
     decimals: int | None = None
 
     @property

@@ -23,7 +23,7 @@ class Sent:
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class SimulatedRequest:
     """A request; times are run-clock seconds, None where nothing has happened yet."""
 
     index: int

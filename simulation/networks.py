@@ -16,13 +16,13 @@ from simulation.clock import VirtualClock
 from simulation.constants import Constants
 from simulation.fair_share import FairNetwork
 from simulation.flows import Flow, FlowNetwork
-from simulation.job import Job, Sent
+from simulation.job import Sent, SimulatedRequest
 from simulation.packet_fabric import PacketFabric
 from simulation.release import Piece, finish_s, first_byte_s
 from simulation.shortest_first import ShortestFirstNetwork
 from workloads.flow_hash import hashed_uplink
 
-OnPart = Callable[[Job, str, float], None]
+OnPart = Callable[[SimulatedRequest, str, float], None]
 
 #: A window that is due and cannot start yet is asked for again after this long, as the controller does.
 RETRY_S = 0.001
@@ -33,7 +33,7 @@ class Network(Protocol):
 
     alike: bool
 
-    def placed(self, job: Job, now_s: float) -> None:
+    def placed(self, job: SimulatedRequest, now_s: float) -> None:
         """The KV of `job` may move."""
 
     def decided(self, now_s: float) -> None:
@@ -43,7 +43,7 @@ class Network(Protocol):
         """The run is over."""
 
 
-def parts_of(job: Job) -> list[str]:
+def parts_of(job: SimulatedRequest) -> list[str]:
     """The parts of a request's KV, in the order in which they cross."""
     assert job.stream is not None
     if job.stream.mode == "pull":
@@ -59,11 +59,11 @@ class Ceiling:
     def __init__(self, clock: VirtualClock, on_part: OnPart) -> None:
         self._clock, self._on_part = clock, on_part
 
-    def placed(self, job: Job, now_s: float) -> None:
+    def placed(self, job: SimulatedRequest, now_s: float) -> None:
         assert job.stream is not None
         self._clock.at(max(job.stream.end_s, now_s), lambda at_s: self._arrived(job, at_s))
 
-    def _arrived(self, job: Job, now_s: float) -> None:
+    def _arrived(self, job: SimulatedRequest, now_s: float) -> None:
         job.ranks[0] = Sent(now_s, now_s)
         for part in parts_of(job):
             self._on_part(job, part, now_s)
@@ -92,7 +92,7 @@ class PacketNetwork:
         self.flows: FlowNetwork = sharing(clock, fabric.capacities, peak=fabric.link_bytes_per_s)
         self._busy: dict[tuple[str, str, int], list[Callable[[], None]]] = {}
 
-    def placed(self, job: Job, now_s: float) -> None:
+    def placed(self, job: SimulatedRequest, now_s: float) -> None:
         """Every rank starts; the transfer is over with the slowest."""
         assert job.placement is not None
         ranks = 1 if self.alike else self._fabric.ranks
@@ -108,7 +108,7 @@ class PacketNetwork:
         for rank in range(ranks):
             self._send(job, rank, arrived)
 
-    def _send(self, job: Job, rank: int, arrived: Callable[[int, float], None]) -> None:
+    def _send(self, job: SimulatedRequest, rank: int, arrived: Callable[[int, float], None]) -> None:
         assert job.placement is not None
         fabric, decode = self._fabric, job.placement.decode
         kept = fabric.ecmp_unit == "pair"
@@ -161,7 +161,7 @@ class CircuitNetwork:
         self,
         clock: VirtualClock,
         core: Reservations,
-        jobs: Mapping[str, Job],
+        jobs: Mapping[str, SimulatedRequest],
         on_part: OnPart,
         *,
         bytes_per_s: float,
@@ -212,12 +212,12 @@ class CircuitNetwork:
         else:
             self._send(job, window, now_s, now_s + self._told_s)
 
-    def placed(self, job: Job, now_s: float) -> None:
+    def placed(self, job: SimulatedRequest, now_s: float) -> None:
         """Its windows may be live already."""
         for window, live_s in self._early.pop(job.request.id, ()):
             self._send(job, window, live_s, max(live_s + self._told_s, now_s))
 
-    def _send(self, job: Job, window: Window, live_s: float, told_s: float) -> None:
+    def _send(self, job: SimulatedRequest, window: Window, live_s: float, told_s: float) -> None:
         assert job.stream is not None
         told = [window.part, live_s, told_s, None]
         job.told_live.append(told)
@@ -231,7 +231,7 @@ class CircuitNetwork:
             job.ranks[0] = Sent(first_byte_s(job.pieces, first, free_s))
         self._clock.at(done_s, lambda at_s: self._sent(job, told, at_s))
 
-    def _sent(self, job: Job, told: list, now_s: float) -> None:
+    def _sent(self, job: SimulatedRequest, told: list, now_s: float) -> None:
         told[3] = now_s
         part = told[0]
         if part in ("tail", "all"):

@@ -25,11 +25,11 @@ from results.metrics.merge import Frames, merge
 from results.records.schema import LINKS
 from simulation.clock import VirtualClock
 from simulation.constants import Constants
-from simulation.job import Job, circuit_events
+from simulation.controller_core import build_core
+from simulation.job import SimulatedRequest, circuit_events
 from simulation.networks import Ceiling, CircuitNetwork, Network, PacketNetwork
 from simulation.packet_fabric import PacketFabric
 from simulation.release import release_pieces
-from simulation.setting import build_core
 from workloads.request import Request
 from workloads.serving import KvStream, LastChunkStarted, LeastUnfinished, PrefillQueue, PrefillStarted, kv_due_s
 
@@ -79,7 +79,7 @@ class Twin:
         self._owned = experiment.owned_instances()
         self._clock = VirtualClock()
         self._core: FabricController = build_core(experiment, self.fabric, self.seed, self.constants)
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, SimulatedRequest] = {}
         self._balance = LeastUnfinished()
         names = [instance.name for instance in experiment.shape.instances if instance.role == "prefill"]
         self._queues = {name: PrefillQueue(self._timing, self._kv.layers) for name in names}
@@ -116,16 +116,16 @@ class Twin:
     def _arrive(self, index: int, request: Request, now_s: float) -> None:
         prefill = self._balance.choose(self._owned[request.tenant].prefills)
         self._balance.started(prefill)
-        job = self._jobs[request.id] = Job(index, request, prefill, now_s)
+        job = self._jobs[request.id] = SimulatedRequest(index, request, prefill, now_s)
         self._clock.at(now_s + self.constants.request_s, lambda at_s: self._receive(job, at_s))
 
-    def _first_token(self, job: Job, now_s: float) -> None:
+    def _first_token(self, job: SimulatedRequest, now_s: float) -> None:
         job.first_token_s = now_s
         self._balance.finished(job.prefill)
 
     # -- a prefill instance -----------------------------------------------------------------------------------------
 
-    def _receive(self, job: Job, now_s: float) -> None:
+    def _receive(self, job: SimulatedRequest, now_s: float) -> None:
         job.received_s = now_s
         queue = self._queues[job.prefill]
         plan = queue.submit(job.request, now_s)
@@ -161,7 +161,7 @@ class Twin:
             self._planned_s[prefill] = next_s
             self._clock.at(next_s, lambda at_s: self._advance(prefill, at_s))
 
-    def _prefill_started(self, job: Job, event: PrefillStarted, now_s: float) -> None:
+    def _prefill_started(self, job: SimulatedRequest, event: PrefillStarted, now_s: float) -> None:
         job.plan, job.start_s = event.plan, event.start_s
         end_s = event.predicted_end_s
         self._tell(
@@ -170,7 +170,7 @@ class Twin:
         if job.placement is not None:  # chosen at admission
             self._make_stream(job, now_s)
 
-    def _last_chunk_started(self, job: Job, predicted_end_s: float, now_s: float) -> None:
+    def _last_chunk_started(self, job: SimulatedRequest, predicted_end_s: float, now_s: float) -> None:
         self._tell_last_chunk(job, predicted_end_s, now_s)
         assert job.plan is not None
         assert job.start_s is not None
@@ -180,7 +180,7 @@ class Twin:
             due_s = kv_due_s(job.plan, self._kv, self.experiment.transfer, job.start_s, rate)
             self._clock.at(max(due_s, now_s), lambda at_s: self._kv_ready(job, at_s))
 
-    def _kv_ready(self, job: Job, now_s: float) -> None:
+    def _kv_ready(self, job: SimulatedRequest, now_s: float) -> None:
         """Tell the controller again of the last chunk, once: its KV is ready and no circuit is live for it."""
         assert job.plan is not None
         assert job.start_s is not None
@@ -188,13 +188,13 @@ class Twin:
             job.told_ready = True
             self._tell_last_chunk(job, job.start_s + job.plan.duration_s, now_s)
 
-    def _tell_last_chunk(self, job: Job, predicted_end_s: float, now_s: float) -> None:
+    def _tell_last_chunk(self, job: SimulatedRequest, predicted_end_s: float, now_s: float) -> None:
         name = job.request.id
         self._tell(
             now_s, lambda at_s: self._answered(job, self._core.last_chunk_started(name, predicted_end_s, at_s), at_s)
         )
 
-    def _prefill_ended(self, job: Job, now_s: float) -> None:
+    def _prefill_ended(self, job: SimulatedRequest, now_s: float) -> None:
         job.end_s = now_s
         if job.placement is None:  # a policy that asks for nothing before there is KV
             self._kv_ready(job, now_s)
@@ -208,7 +208,7 @@ class Twin:
         else:
             event(now_s)
 
-    def _answered(self, job: Job, placement: Placement | None, now_s: float) -> None:
+    def _answered(self, job: SimulatedRequest, placement: Placement | None, now_s: float) -> None:
         if placement is None:
             return  # nothing was decided, so nothing new can be due
         if job.placement is None:
@@ -217,7 +217,7 @@ class Twin:
                 self._make_stream(job, now_s)
         self._network.decided(now_s)
 
-    def _make_stream(self, job: Job, now_s: float) -> None:
+    def _make_stream(self, job: SimulatedRequest, now_s: float) -> None:
         if job.stream is not None:
             return
         assert job.plan is not None
@@ -229,13 +229,13 @@ class Twin:
 
     # -- the transfer -----------------------------------------------------------------------------------------------
 
-    def _part_arrived(self, job: Job, part: str, now_s: float) -> None:
+    def _part_arrived(self, job: SimulatedRequest, part: str, now_s: float) -> None:
         self._tell(now_s, lambda at_s: self._part_done(job, part, at_s))
         if part != "head":
             job.last_byte_s = now_s
             self._clock.at(now_s + self.constants.return_s, lambda at_s: self._first_token(job, at_s))
 
-    def _part_done(self, job: Job, part: str, now_s: float) -> None:
+    def _part_done(self, job: SimulatedRequest, part: str, now_s: float) -> None:
         self._core.transfer_done(job.request.id, part, now_s)
         self._network.decided(now_s)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.schema import rules
+from experiments.schema import plugins
 from experiments.schema.source import read
 from experiments.schema.spec import Experiment, load
 from inputs import json_file
@@ -34,7 +34,7 @@ def cells_of(
     substrate: Substrate = "simulation",
     keep: Keep = "all",
     constants: Constants | None = None,
-    refusals: Callable[[Experiment], list[str]] = rules.refusals,
+    refusals: Callable[[Experiment], list[str]] = plugins.refusals,
 ) -> list[Cell]:
     """Every cell of a file's grid: each point of the axes, each of its seeds, each of its fabrics, in that order (cells
     of one point and seed share their arrivals). `refusals` says what a point cannot be. Raises SpecError and

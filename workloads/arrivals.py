@@ -11,10 +11,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workloads.drafts import SYNTHETIC, Draft, content_of, synthetic_drafts, traced_drafts
 from workloads.prediction import prediction_factor
 from workloads.prefill import PrefillTiming
 from workloads.request import Request
+from workloads.tenant_requests import SYNTHETIC, PlannedRequest, content_of, synthetic_drafts, traced_drafts
 from workloads.tenants import TenantSpec, migrates, owned_instances, owned_prefill_counts
 from workloads.traces.formats import FORMATS, SOURCES
 from workloads.traces.own import names_plugin
@@ -139,7 +139,7 @@ def arrivals(
 
 
 def _request(
-    draft: Draft, request_id: str, tenant: TenantSpec, seed: int, median_error: float, *, warmup: bool
+    draft: PlannedRequest, request_id: str, tenant: TenantSpec, seed: int, median_error: float, *, warmup: bool
 ) -> Request:
     return Request(
         id=request_id,
@@ -159,8 +159,8 @@ def _report(
     instances: int,
     timing: PrefillTiming,
     window_s: float,
-    warmup: Sequence[Draft],
-    measured: Sequence[Draft],
+    warmup: Sequence[PlannedRequest],
+    measured: Sequence[PlannedRequest],
     facts: dict[str, object],
 ) -> TenantReport:
     sessions = [draft.session for draft in (*warmup, *measured) if draft.session]

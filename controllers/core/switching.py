@@ -35,7 +35,7 @@ DROP_PRIORITY = 0
 
 
 @dataclass(frozen=True)
-class Plane:
+class PlanePorts:
     """One circuit switch.
 
     Its bridge, its datapath id, the control socket of its vswitchd, and the ports of the instances that have a GPU at
@@ -76,7 +76,7 @@ def clearing(datapath: Any) -> list[Any]:
     ]
 
 
-def removal(datapath: Any, plane: Plane, pairs: Iterable[Pair]) -> list[Any]:
+def removal(datapath: Any, plane: PlanePorts, pairs: Iterable[Pair]) -> list[Any]:
     """Messages that delete every circuit rule into or out of a port of these pairs, whoever the peer was."""
     ofproto, parser = datapath.ofproto, datapath.ofproto_parser
     messages = []
@@ -98,7 +98,7 @@ def removal(datapath: Any, plane: Plane, pairs: Iterable[Pair]) -> list[Any]:
     return messages
 
 
-def installation(datapath: Any, plane: Plane, pairs: Iterable[Pair]) -> list[Any]:
+def installation(datapath: Any, plane: PlanePorts, pairs: Iterable[Pair]) -> list[Any]:
     """Messages that join the two ports of each pair, in both directions."""
     ofproto, parser = datapath.ofproto, datapath.ofproto_parser
     messages = []

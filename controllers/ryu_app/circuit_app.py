@@ -71,7 +71,13 @@ class CircuitApp(app_manager.RyuApp):
             if config.run_as is not None:
                 _be_nobody(Identity(config.run_as.uid, config.run_as.gid), caches)
             core = controller_config.core(config)  # a user's own code, if any, begins here
-        except (controller_config.ConfigError, TooFewDescriptors, OSError, RightsError, UnixctlError) as error:
+        except (
+            controller_config.ControllerConfigError,
+            TooFewDescriptors,
+            OSError,
+            RightsError,
+            UnixctlError,
+        ) as error:
             print(f"heliograph controller: {error}", file=sys.stderr)
             raise SystemExit(2) from error
         self._bridges = {plane.dpid: plane.bridge for plane in planes}

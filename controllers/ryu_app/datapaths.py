@@ -19,8 +19,8 @@ from controllers.core import switching
 _ANSWERED = object()
 
 #: Messages that `build(datapath, plane)`, or `build(datapath, plane, pairs)`, has for one switch.
-Build = Callable[[Any, switching.Plane], Iterable[Any]]
-BuildForPairs = Callable[[Any, switching.Plane, Sequence[switching.Pair]], Iterable[Any]]
+Build = Callable[[Any, switching.PlanePorts], Iterable[Any]]
+BuildForPairs = Callable[[Any, switching.PlanePorts, Sequence[switching.Pair]], Iterable[Any]]
 
 
 class DatapathFault(Exception):
@@ -69,7 +69,7 @@ class _Connection:
             buffers.append(bytes(message.buf))
         return b"".join(buffers)
 
-    def packed(self, build: BuildForPairs, plane: switching.Plane, pair: switching.Pair) -> bytes:
+    def packed(self, build: BuildForPairs, plane: switching.PlanePorts, pair: switching.Pair) -> bytes:
         # A pair's messages are the same each time, and Ryu takes a quarter of a millisecond over them: packed once, and
         # sent with the transaction ids that they had then. Only a barrier is known by its own.
         if (build, pair) not in self._packed:
@@ -97,7 +97,7 @@ class _Connection:
 class Datapaths:
     """The switches of `planes`, as far as they are connected."""
 
-    def __init__(self, planes: Sequence[switching.Plane], barrier_timeout_s: float = 2.0) -> None:
+    def __init__(self, planes: Sequence[switching.PlanePorts], barrier_timeout_s: float = 2.0) -> None:
         self._planes = {plane.dpid: plane for plane in planes}
         self._barrier_timeout_s = barrier_timeout_s
         self._connections: dict[int, _Connection] = {}
@@ -164,7 +164,7 @@ class Datapaths:
         for connection in self._connections.values():
             connection.send(b"")
 
-    def _connected(self, dpids: Iterable[int]) -> list[tuple[_Connection, switching.Plane]]:
+    def _connected(self, dpids: Iterable[int]) -> list[tuple[_Connection, switching.PlanePorts]]:
         wanted = list(dpids)
         if missing := [self._planes[dpid].bridge for dpid in wanted if dpid not in self._connections]:
             raise DatapathFault(f"{', '.join(missing)}: not connected")

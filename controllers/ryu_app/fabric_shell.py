@@ -18,7 +18,7 @@ from controllers.ryu_app.circuit_keeper import CircuitKeeper, grant, record
 from controllers.ryu_app.datapaths import DatapathFault
 from controllers.ryu_app.deadline import LIMIT_S, decided
 from controllers.ryu_app.event_log import EventLog
-from controllers.ryu_app.grants import GrantStream, GrantStreams
+from controllers.ryu_app.grants import GrantListener, GrantStreams
 from controllers.ryu_app.metrics import Metrics
 from controllers.ryu_app.purge import UnixctlError
 from controllers.ryu_app.reconfiguration import Switches
@@ -114,7 +114,7 @@ class FabricShell:
         """Every window that is booked, dark or live."""
         return [record(window) for window in self._keeper.open_windows()] if self._keeper else []
 
-    def listen(self, instance: str) -> GrantStream:
+    def listen(self, instance: str) -> GrantListener:
         """The grant stream of a prefill instance; it begins with what is live already. Close it when the listener has
         gone: with the last one, what is reserved for the instance is free again."""
         windows = self._keeper.open_windows() if self._keeper else ()

@@ -34,16 +34,16 @@ class GrantStreams:
         self._now_s = now_s
         self._heartbeat_s = heartbeat_s
         self._deserted = deserted
-        self._listeners: dict[str, set[GrantStream]] = {}
+        self._listeners: dict[str, set[GrantListener]] = {}
 
     def push(self, instance: str, grant: dict[str, Any]) -> None:
         """Hand a grant to the instance's listeners; never blocks."""
         for listener in self._listeners.get(instance, ()):
             listener.put(_line(grant))
 
-    def listen(self, instance: str, live_already: Iterable[dict[str, Any]]) -> GrantStream:
+    def listen(self, instance: str, live_already: Iterable[dict[str, Any]]) -> GrantListener:
         """Lines for one listener, for ever; closing the stream ends it. The first line comes at once."""
-        stream = GrantStream(self.heartbeat, self._heartbeat_s, lambda: self._left(instance, stream))
+        stream = GrantListener(self.heartbeat, self._heartbeat_s, lambda: self._left(instance, stream))
         stream.put(self.heartbeat())
         for grant in live_already:
             stream.put(_line(grant))
@@ -54,13 +54,13 @@ class GrantStreams:
         """A line that only tells that we are here."""
         return _line({"heartbeat": self._now_s()})
 
-    def _left(self, instance: str, stream: GrantStream) -> None:
+    def _left(self, instance: str, stream: GrantListener) -> None:
         self._listeners[instance].discard(stream)
         if not self._listeners[instance]:
             self._deserted(instance)
 
 
-class GrantStream:
+class GrantListener:
     """The lines of one listener, and a heartbeat whenever there was none for a while."""
 
     def __init__(self, heartbeat: Callable[[], bytes], heartbeat_s: float, left: Callable[[], None]) -> None:
@@ -74,7 +74,7 @@ class GrantStream:
         """Queue a line; never blocks."""
         self._lines.put(line)
 
-    def __iter__(self) -> GrantStream:
+    def __iter__(self) -> GrantListener:
         return self
 
     def __next__(self) -> bytes:

@@ -24,7 +24,7 @@ from ryu.lib import hub
 from controllers.config import one_line
 from controllers.core.demand import Demand, EventError, Placement
 from controllers.ryu_app.fabric_shell import LONGEST_PREFILL_S, FabricShell
-from controllers.ryu_app.grants import GrantStream
+from controllers.ryu_app.grants import GrantListener
 from inputs import json_file
 from inputs.plugin_fault import PluginFault
 
@@ -154,7 +154,7 @@ def _answers(event: str) -> Callable[[Handler], Callable[..., Response]]:
     return decorate
 
 
-def _close_at_hangup(connection: Any, stream: GrantStream) -> None:
+def _close_at_hangup(connection: Any, stream: GrantListener) -> None:
     """Close a stream as soon as its listener hangs up; a write would learn of it with the second heartbeat."""
     with contextlib.suppress(OSError):
         # a listener says nothing more, so whatever can be read is the end; it may be silent for ever, and what is

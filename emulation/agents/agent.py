@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Coroutine
 from typing import Any
 
-from emulation.agents.clock import RunClock, new_event_loop
+from emulation.agents.clock import AgentClock, new_event_loop
 from emulation.agents.config import AgentConfig
 from emulation.agents.lines import LineLink
 from emulation.agents.wire import Message
@@ -28,7 +28,7 @@ class Agent:
     def __init__(self, name: str, config: AgentConfig) -> None:
         self.name = name
         self.config = config
-        self.clock = RunClock(config.time_dilation)
+        self.clock = AgentClock(config.time_dilation)
         self.realtime = False
         self._ended: asyncio.Event
         self._parent: LineLink

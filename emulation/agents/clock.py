@@ -35,7 +35,7 @@ class Lateness:
         return {"n": n, "p50": ordered[(n - 1) // 2], "p99": ordered[-(-99 * n // 100) - 1], "max": ordered[-1]}
 
 
-class RunClock:
+class AgentClock:
     """Run-clock time and timers on it; all arguments and results are run-clock (real) seconds."""
 
     def __init__(self, time_dilation: float) -> None:

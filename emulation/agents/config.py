@@ -17,7 +17,7 @@ FabricKind: TypeAlias = Literal["eps", "ocs", "none"]
 EcmpUnit: TypeAlias = Literal["transfer", "pair"]
 
 
-class ConfigError(ValueError):
+class AgentConfigError(ValueError):
     """The configuration of the agents is malformed; the message gives the key and its value."""
 
 
@@ -85,10 +85,10 @@ class AgentConfig:
         return self.scale.emulated_bytes_per_s(self.kv_rate_bytes_per_s)
 
     def instance(self, name: str, role: str) -> InstanceConfig:
-        """The instance of that name; ConfigError if it is not there or has another role."""
+        """The instance of that name; AgentConfigError if it is not there or has another role."""
         found = self.instances.get(name)
         if found is None or found.role != role:
-            raise ConfigError(f"{name!r} is no {role} instance; known: {', '.join(self.instances)}")
+            raise AgentConfigError(f"{name!r} is no {role} instance; known: {', '.join(self.instances)}")
         return found
 
     def agents(self) -> dict[str, InstanceConfig]:
@@ -99,7 +99,7 @@ class AgentConfig:
 def load_config(raw: Mapping[str, Any]) -> AgentConfig:
     """Build the configuration from its JSON object and read the requests file it names.
 
-    Raises ConfigError for a missing or wrong key, and for a request that cannot be read (with file and line).
+    Raises AgentConfigError for a missing or wrong key, and for a request that cannot be read (with file and line).
     """
     try:
         instances = [_instance(entry, entry["role"]) for entry in raw["instances"]]
@@ -132,17 +132,17 @@ def load_config(raw: Mapping[str, Any]) -> AgentConfig:
             run_as=None if raw.get("run_as") is None else Identity(**raw["run_as"]),
         )
     except KeyError as error:
-        raise ConfigError(f"the agents' configuration lacks the key {error}") from error
+        raise AgentConfigError(f"the agents' configuration lacks the key {error}") from error
     except TypeError as error:
-        raise ConfigError(f"the agents' configuration has a wrong type: {error}") from error
+        raise AgentConfigError(f"the agents' configuration has a wrong type: {error}") from error
     if len(instances) != len(config.instances) or config.gateway.name in config.instances:
-        raise ConfigError("two agents have the same name")
+        raise AgentConfigError("two agents have the same name")
     _check_owners(config)
     return config
 
 
 def load_requests(path: Path) -> tuple[Request, ...]:
-    """Read one request a line; ConfigError gives file and line."""
+    """Read one request a line; AgentConfigError gives file and line."""
     known = {field.name for field in fields(Request)}
     requests = []
     with path.open() as file:
@@ -151,24 +151,26 @@ def load_requests(path: Path) -> tuple[Request, ...]:
                 raw = json.loads(line)
                 requests.append(Request(**{key: value for key, value in raw.items() if key in known}))
             except (ValueError, TypeError, AttributeError) as error:
-                raise ConfigError(f"{path}:{number}: no request: {error}") from error
+                raise AgentConfigError(f"{path}:{number}: no request: {error}") from error
     return tuple(requests)
 
 
 def _check_owners(config: AgentConfig) -> None:
     for name, tenant in config.tenants.items():
         if not tenant.prefills or not tenant.decodes:
-            raise ConfigError(f"tenant {name!r} owns {len(tenant.prefills)} prefill and {len(tenant.decodes)} decodes")
+            raise AgentConfigError(
+                f"tenant {name!r} owns {len(tenant.prefills)} prefill and {len(tenant.decodes)} decodes"
+            )
         for prefill in tenant.prefills:
             config.instance(prefill, "prefill")
         for decode in tenant.decodes:
             config.instance(decode, "decode")
     ranks = {len(instance.gpu_ips) for instance in config.instances.values()}
     if len(ranks) > 1:
-        raise ConfigError(f"instances differ in their number of GPU addresses: {sorted(ranks)}")
+        raise AgentConfigError(f"instances differ in their number of GPU addresses: {sorted(ranks)}")
     strangers = {request.tenant for request in config.requests} - set(config.tenants)
     if strangers:
-        raise ConfigError(f"requests of unknown tenants {sorted(strangers)}; known: {', '.join(config.tenants)}")
+        raise AgentConfigError(f"requests of unknown tenants {sorted(strangers)}; known: {', '.join(config.tenants)}")
 
 
 def _instance(raw: Mapping[str, Any], role: str) -> InstanceConfig:
@@ -178,11 +180,11 @@ def _instance(raw: Mapping[str, Any], role: str) -> InstanceConfig:
 
 def _one_of(key: str, value: Any, allowed: tuple[str, ...]) -> Any:
     if value not in allowed:
-        raise ConfigError(f"{key} is {value!r}; allowed: {', '.join(allowed)}")
+        raise AgentConfigError(f"{key} is {value!r}; allowed: {', '.join(allowed)}")
     return value
 
 
 def _positive(key: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise ConfigError(f"{key} is {value!r}; it must be a finite number above 0")
+        raise AgentConfigError(f"{key} is {value!r}; it must be a finite number above 0")
     return float(value)

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from emulation.agents.agent import Agent
 from emulation.agents.config import AgentConfig, InstanceConfig
-from emulation.agents.job import Job
+from emulation.agents.job import PrefillJob
 from emulation.agents.northbound_client import GrantStream, NorthboundClient
 from emulation.agents.wire import Message
 
@@ -15,13 +15,13 @@ from emulation.agents.wire import Message
 class Listener(Protocol):
     """Who acts on what the controller says."""
 
-    def placed(self, job: Job, decode: str, head_moves: bool) -> None:
+    def placed(self, job: PrefillJob, decode: str, head_moves: bool) -> None:
         """It chose a decode instance, or named it again."""
 
-    def undecided(self, job: Job) -> None:
+    def undecided(self, job: PrefillJob) -> None:
         """It decides nothing before the KV is ready: it is to be told when it is."""
 
-    def failed(self, job: Job, reason: str) -> None:
+    def failed(self, job: PrefillJob, reason: str) -> None:
         """It refused an event, or did not answer."""
 
 
@@ -48,7 +48,7 @@ class Conversation:
             self._agent.spawn("grants", self._grants.run(opened, on_grant, on_grants_lost))
             await opened
 
-    def post(self, job: Job, event: str, body: Message) -> None:
+    def post(self, job: PrefillJob, event: str, body: Message) -> None:
         """An event of a request; of one that has failed nothing more is said."""
         if job.failed is not None:
             return
@@ -57,7 +57,7 @@ class Conversation:
         answer = self._northbound.post(path, {**body, "at_s": posted_s})
         answer.add_done_callback(lambda future: self._on_answer(job, event, posted_s, future))
 
-    def _on_answer(self, job: Job, event: str, posted_s: float, future: "asyncio.Future[Message]") -> None:
+    def _on_answer(self, job: PrefillJob, event: str, posted_s: float, future: "asyncio.Future[Message]") -> None:
         if future.cancelled():
             return
         job.answered_s.append([event, self._agent.clock.now_s() - posted_s])

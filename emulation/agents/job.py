@@ -11,7 +11,7 @@ from workloads.request import Request
 
 
 @dataclass(slots=True)
-class Job:
+class PrefillJob:
     """One request at this instance; times are run-clock seconds. `asked`: the event that reserves was posted.
 
     `undecided`: the controller wants to be told when the KV is ready; `told_ready`: it was. `answered_s`: [event,

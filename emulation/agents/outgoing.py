@@ -4,10 +4,10 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 
-from emulation.agents.clock import RunClock
+from emulation.agents.clock import AgentClock
 from emulation.agents.kernel import TcpCounters
 from emulation.agents.transfer import Frame, KvConnection, released_bytes
-from emulation.agents.wire import HEADER_BYTES, FrameHeader, Message, Part
+from emulation.agents.wire import HEADER_BYTES, FrameHeader, KvPart, Message
 from emulation.scale import ScaleModel
 from workloads.serving import KvStream
 
@@ -15,7 +15,7 @@ from workloads.serving import KvStream
 class OutgoingPart:
     """A part of the transfer: real bytes [first, end) of the stream, as one frame of `size_bytes` per rank."""
 
-    def __init__(self, part: Part, first_bytes: int, end_bytes: int, scale: ScaleModel) -> None:
+    def __init__(self, part: KvPart, first_bytes: int, end_bytes: int, scale: ScaleModel) -> None:
         self.part = part
         self.end_bytes = end_bytes
         self.first_emulated_bytes = scale.emulated_bytes(first_bytes)
@@ -38,9 +38,9 @@ class OutgoingTransfer:
         index: int,
         stream: KvStream,
         *,
-        clock: RunClock,
+        clock: AgentClock,
         scale: ScaleModel,
-        on_part_done: Callable[[Part], None],
+        on_part_done: Callable[[KvPart], None],
         on_lost: Callable[[str], None],
     ) -> None:
         self.index = index
@@ -58,11 +58,11 @@ class OutgoingTransfer:
         self.aborted = False
         head, total = stream.head_bytes, stream.total_bytes
         if stream.mode == "pull":
-            parts = [OutgoingPart(Part.ALL, 0, total, scale)]
+            parts = [OutgoingPart(KvPart.ALL, 0, total, scale)]
         else:
-            parts = [OutgoingPart(Part.TAIL, head, total, scale)]
+            parts = [OutgoingPart(KvPart.TAIL, head, total, scale)]
             if head:
-                parts.insert(0, OutgoingPart(Part.HEAD, 0, head, scale))
+                parts.insert(0, OutgoingPart(KvPart.HEAD, 0, head, scale))
         self.parts = {part.part: part for part in parts}
 
     @property
@@ -82,7 +82,7 @@ class OutgoingTransfer:
         """Bytes per rank on the wire, headers included."""
         return sum(part.size_bytes for part in self.parts.values())
 
-    def send(self, which: Part, connections: Sequence[KvConnection]) -> None:
+    def send(self, which: KvPart, connections: Sequence[KvConnection]) -> None:
         """The part may move now, over these connections (one a rank; none on the fabric `none`)."""
         part = self.parts[which]
         if part.frames is not None or self.aborted:

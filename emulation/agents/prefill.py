@@ -6,11 +6,11 @@ import socket
 from emulation.agents.agent import PROGRESS_S, Agent
 from emulation.agents.config import AgentConfig
 from emulation.agents.conversation import Conversation
-from emulation.agents.job import Job, demand
+from emulation.agents.job import PrefillJob, demand
 from emulation.agents.lines import CLOSED, LineLink, listen
 from emulation.agents.outgoing import OutgoingTransfer
 from emulation.agents.sending import KvSender
-from emulation.agents.wire import Message, Part
+from emulation.agents.wire import KvPart, Message
 from workloads.serving import KvStream, LastChunkStarted, PrefillEnded, PrefillQueue, PrefillStarted, kv_due_s
 
 
@@ -21,7 +21,7 @@ class PrefillAgent(Agent):
         super().__init__(name, config)
         self.instance = config.instance(name, "prefill")
         self._queue = PrefillQueue(config.timing, config.model.layers)
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, PrefillJob] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._reported = (0, 0)
         self._gateway: LineLink | None = None
@@ -97,7 +97,7 @@ class PrefillAgent(Agent):
         if request.id != message["id"]:
             raise ValueError(f"request {index} is {message['id']!r} at the gateway and {request.id!r} here")
         now_s = self.clock.now_s()
-        job = Job(index, request, now_s)
+        job = PrefillJob(index, request, now_s)
         self._jobs[request.id] = job
         # Admitted goes out before submit, which may start the prefill at once.
         self._controller.post(job, "admitted", demand(request, self.name, self.config))
@@ -122,12 +122,12 @@ class PrefillAgent(Agent):
         if next_s is not None:
             self._timer = self.clock.at(next_s, self._advance)
 
-    def _prefill_started(self, job: Job, event: PrefillStarted) -> None:
+    def _prefill_started(self, job: PrefillJob, event: PrefillStarted) -> None:
         job.plan, job.start_s, job.start_actual_s = event.plan, event.start_s, self.clock.now_s()
         job.asked = self.config.transfer == "layerwise"
         self._controller.post(job, "prefill-started", {"predicted_end_s": event.predicted_end_s})
 
-    def _last_chunk_started(self, job: Job, event: LastChunkStarted) -> None:
+    def _last_chunk_started(self, job: PrefillJob, event: LastChunkStarted) -> None:
         job.asked = True
         self._controller.post(job, "last-chunk-started", {"predicted_end_s": event.predicted_end_s})
         if self.config.fabric_kind != "ocs" or job.plan is None or job.start_s is None:
@@ -138,7 +138,7 @@ class PrefillAgent(Agent):
             due_s = kv_due_s(job.plan, model, self.config.transfer, job.start_s, rate)
             self.clock.at(due_s, lambda now_s: self._kv_ready(job))
 
-    def _kv_ready(self, job: Job) -> None:
+    def _kv_ready(self, job: PrefillJob) -> None:
         """Tell the controller again of the last chunk, once: its KV is ready and no circuit is live for it."""
         granted = {grant["part"] for grant, _ in job.early_grants} | {told[0] for told in job.told_live}
         if job.plan is None or job.start_s is None or job.told_ready or granted & {"tail", "all"}:
@@ -146,7 +146,7 @@ class PrefillAgent(Agent):
         job.told_ready = True
         self._controller.post(job, "last-chunk-started", {"predicted_end_s": job.start_s + job.plan.duration_s})
 
-    def _prefill_ended(self, job: Job, event: PrefillEnded) -> None:
+    def _prefill_ended(self, job: PrefillJob, event: PrefillEnded) -> None:
         job.end_s, job.end_actual_s = event.at_s, self.clock.now_s()
         if job.transfer is not None and job.transfer.end_actual_s is not None:
             # its timer for the last layer is due at the same instant, and may have been first
@@ -159,7 +159,7 @@ class PrefillAgent(Agent):
 
     # -- the controller -----------------------------------------------------------------------------------------
 
-    def undecided(self, job: Job) -> None:
+    def undecided(self, job: PrefillJob) -> None:
         """The controller decides nothing before the KV is ready: it is told when it is."""
         if job.undecided:
             self.failed(job, "the controller chose no decode instance, though the KV is ready")
@@ -167,7 +167,7 @@ class PrefillAgent(Agent):
         if job.end_actual_s is not None:
             self._kv_ready(job)
 
-    def placed(self, job: Job, decode: str, head_moves: bool) -> None:
+    def placed(self, job: PrefillJob, decode: str, head_moves: bool) -> None:
         """The controller chose a decode instance, or named it again: its KV may be sent."""
         if job.decode is not None:
             if (decode, head_moves) != (job.decode, job.head_moves):
@@ -202,8 +202,8 @@ class PrefillAgent(Agent):
         elif job.failed is None:
             self._granted(job, grant, now_s)
 
-    def _granted(self, job: Job, grant: Message, told_s: float) -> None:
-        part = Part[str(grant["part"]).upper()]
+    def _granted(self, job: PrefillJob, grant: Message, told_s: float) -> None:
+        part = KvPart[str(grant["part"]).upper()]
         if job.transfer is None or grant["decode"] != job.decode or part not in job.transfer.parts:
             self.failed(job, f"a grant that does not fit: {grant}, decode {job.decode}")
             return
@@ -218,7 +218,7 @@ class PrefillAgent(Agent):
 
     # -- the transfer -------------------------------------------------------------------------------------------
 
-    def _part_done(self, job: Job, part: Part) -> None:
+    def _part_done(self, job: PrefillJob, part: KvPart) -> None:
         now_s = self.clock.now_s()
         for told in job.told_live:
             if told[0] == part.label:
@@ -230,7 +230,7 @@ class PrefillAgent(Agent):
         self._sender.announce(job, now_s)
         self._record_if_over(job)
 
-    def failed(self, job: Job, reason: str) -> None:
+    def failed(self, job: PrefillJob, reason: str) -> None:
         """The request is lost: tell the gateway and the controller, free what it holds. Its prefill runs on."""
         if job.failed is not None:
             return
@@ -264,6 +264,6 @@ class PrefillAgent(Agent):
                 records.append(job.record(self.name))
         return records
 
-    def _record_if_over(self, job: Job) -> None:
+    def _record_if_over(self, job: PrefillJob) -> None:
         if job.end_actual_s is not None and (job.complete or job.failed is not None) and not job.recorded:
             self.emit(job.record(self.name))

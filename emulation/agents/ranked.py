@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from emulation.agents.clock import RunClock
+from emulation.agents.clock import AgentClock
 from emulation.agents.outgoing import OutgoingTransfer
 from emulation.agents.transfer import KvConnection
 from emulation.agents.wire import Message
@@ -18,7 +18,7 @@ ANSWER_TIMEOUT_S = 5.0
 class RankedTransfers:
     """Transfers of one prefill instance that the arbiter ranks. `send` takes a message for it."""
 
-    def __init__(self, clock: RunClock, send: Callable[[Message], None]) -> None:
+    def __init__(self, clock: AgentClock, send: Callable[[Message], None]) -> None:
         self._clock, self._send = clock, send
         self._moving: dict[str, tuple[str, OutgoingTransfer, Sequence[KvConnection]]] = {}
         self._waiting: dict[str, asyncio.Future[None]] = {}

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from emulation.agents.agent import Agent
 from emulation.agents.config import AgentConfig, InstanceConfig
 from emulation.agents.decode_links import DecodeLinks
-from emulation.agents.job import Job
+from emulation.agents.job import PrefillJob
 from emulation.agents.kv_connections import KvConnections
 from emulation.agents.ranked import RankedTransfers
 from emulation.agents.transfer import KvConnection
-from emulation.agents.wire import Message, Part
+from emulation.agents.wire import KvPart, Message
 
 
 class KvSender:
@@ -22,7 +22,7 @@ class KvSender:
         config: AgentConfig,
         instance: InstanceConfig,
         *,
-        on_failed: Callable[[Job, str], None],
+        on_failed: Callable[[PrefillJob, str], None],
         to_arbiter: Callable[[Message], None],
     ) -> None:
         self._agent, self._config, self._instance = agent, config, instance
@@ -40,7 +40,7 @@ class KvSender:
         """Open the kept connections to a decode. OSError, TimeoutError, RuntimeError or ValueError says why not."""
         await self._connections.connect(decode)
 
-    def start(self, job: Job, parts: list[Part]) -> None:
+    def start(self, job: PrefillJob, parts: list[KvPart]) -> None:
         """These parts may move from now on."""
         self._agent.spawn("transfer", self._send(job, parts))
 
@@ -50,7 +50,7 @@ class KvSender:
             raise ValueError(f"levels, and this fabric has none: {message}")
         self._ranked.on_levels(message)
 
-    def finish(self, job: Job) -> None:
+    def finish(self, job: PrefillJob) -> None:
         """The transfer is over, one way or the other: its records, and what belongs to it alone is closed."""
         if job.transfer is None:
             return
@@ -62,7 +62,7 @@ class KvSender:
             for connection in job.transfer.connections:
                 connection.close()
 
-    def announce(self, job: Job, at_s: float) -> None:
+    def announce(self, job: PrefillJob, at_s: float) -> None:
         """On the ceiling: the decode instance hears that all KV exists."""
         if self._decodes is None:
             return
@@ -72,7 +72,7 @@ class KvSender:
         except ConnectionError as error:
             self._on_failed(job, str(error))
 
-    async def _send(self, job: Job, parts: list[Part]) -> None:
+    async def _send(self, job: PrefillJob, parts: list[KvPart]) -> None:
         if job.transfer is None or job.decode is None:
             raise RuntimeError(f"{job.request.id} has no decode instance yet")
         connections: list[KvConnection] = []

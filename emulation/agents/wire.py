@@ -25,7 +25,7 @@ class WireError(ValueError):
     """The peer sent something that is no frame or no message."""
 
 
-class Part(IntEnum):
+class KvPart(IntEnum):
     """Which part of a request's KV a frame carries; the values are the low flag bits on the wire."""
 
     HEAD = 1
@@ -40,7 +40,7 @@ class Part(IntEnum):
     @property
     def is_last(self) -> bool:
         """Whether a transfer is complete with this part."""
-        return self is not Part.HEAD
+        return self is not KvPart.HEAD
 
 
 _HEAD_MOVED = 4  # flag: the prefix crossed too, in this frame or an earlier one
@@ -52,7 +52,7 @@ class FrameHeader:
 
     index: int
     rank: int
-    part: Part
+    part: KvPart
     size_bytes: int
     head_moves: bool
 
@@ -71,7 +71,7 @@ class FrameHeader:
             raise WireError(f"frame of request {index} has flags {flags:#x} and reserved {reserved:#x}")
         if not HEADER_BYTES <= size_bytes <= MAX_FRAME_BYTES:
             raise WireError(f"frame of request {index} says {size_bytes} bytes, outside {HEADER_BYTES}..2^40")
-        return cls(index, rank, Part(flags & 3), size_bytes, bool(flags & _HEAD_MOVED))
+        return cls(index, rank, KvPart(flags & 3), size_bytes, bool(flags & _HEAD_MOVED))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import traceback
 from typing import Any
 
 from emulation.agents.agent import Agent
-from emulation.agents.config import AgentConfig, ConfigError, InstanceConfig, load_config
+from emulation.agents.config import AgentConfig, AgentConfigError, InstanceConfig, load_config
 from emulation.agents.decode import DecodeAgent
 from emulation.agents.gateway import GatewayAgent
 from emulation.agents.kernel import enter_network_namespace, set_realtime, set_timer_slack
@@ -254,12 +254,12 @@ class Zygote:
 
 
 def read_first_line(descriptor: int) -> tuple[bytes, bytes]:
-    """Read up to the first newline; the line, and what came after it. ConfigError where stdin ends before."""
+    """Read up to the first newline; the line, and what came after it. AgentConfigError where stdin ends before."""
     data = b""
     while b"\n" not in data:
         piece = os.read(descriptor, 65536)
         if not piece:
-            raise ConfigError("stdin ended before the configuration: its first line must be the JSON object")
+            raise AgentConfigError("stdin ended before the configuration: its first line must be the JSON object")
         data += piece
     line, _, rest = data.partition(b"\n")
     return line, rest
@@ -272,9 +272,9 @@ def main() -> int:
         line, rest = read_first_line(0)
         raw: list[dict[str, Any]] = LineSplitter().feed(line + b"\n")
         if not raw:
-            raise ConfigError("the first line of stdin is empty: it must be the configuration")
+            raise AgentConfigError("the first line of stdin is empty: it must be the configuration")
         zygote = Zygote(load_config(raw[0]))
-    except (ConfigError, ValueError, OSError) as error:
+    except (AgentConfigError, ValueError, OSError) as error:
         text = f"{type(error).__name__}: {error}"
         os.write(1, encode_line({"type": "error", "agent": "zygote", "where": "configuration", "text": text}))
         return 2

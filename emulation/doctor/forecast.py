@@ -29,7 +29,7 @@ from emulation.network.ovs import OpenVSwitchError
 from emulation.network.shaping import ShapingError
 from emulation.network.testbed import Testbed
 from emulation.plan.fabric_plan import FabricPlan
-from emulation.probe.link import LINK_RATE_TOLERANCE, Goodput, Path, ProbeError, goodputs
+from emulation.probe.link import LINK_RATE_TOLERANCE, Goodput, ProbedPath, ProbeError, goodputs
 from emulation.run.calibration import TIMER_S, timer_lateness_s
 from emulation.run.components import testbed_of
 from emulation.verdict.measures import LARGEST_DILATION, percentile
@@ -185,7 +185,7 @@ def _busy_percent(wait_s: float, before: Sequence[procfs.CoreTimes] | None = Non
     return 100 * taken_s / (taken_s + idle_s)
 
 
-def _send(paths: Sequence[Path], plan: FabricPlan) -> tuple[list[Goodput], list[float]]:
+def _send(paths: Sequence[ProbedPath], plan: FabricPlan) -> tuple[list[Goodput], list[float]]:
     """All paths at once for a second, and the lateness of timers meanwhile; from several processes, for the threads of
     one hold each other up."""
     workers = min(len(paths), 2 * (os.cpu_count() or 1))
@@ -202,7 +202,7 @@ def _send(paths: Sequence[Path], plan: FabricPlan) -> tuple[list[Goodput], list[
 
 
 def _submitted(
-    pool: ProcessPoolExecutor, shares: Sequence[Sequence[Path]], transfer_bytes: int, plan: FabricPlan
+    pool: ProcessPoolExecutor, shares: Sequence[Sequence[ProbedPath]], transfer_bytes: int, plan: FabricPlan
 ) -> tuple[Future[list[float]], list[Future[list[Goodput]]]]:
     """Start all of it. Signals wait meanwhile: a process has this one's handlers until its initializer runs."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)
@@ -235,10 +235,10 @@ def _pairs(plan: FabricPlan, cluster: Cluster) -> list[tuple[str, str]]:
     return pairs
 
 
-def _paths(testbed: Testbed, cluster: Cluster, pairs: Sequence[tuple[str, str]]) -> list[Path]:
+def _paths(testbed: Testbed, cluster: Cluster, pairs: Sequence[tuple[str, str]]) -> list[ProbedPath]:
     addresses = {instance.name: instance.gpu_ips for instance in cluster.instances}
     return [
-        Path(testbed.namespace(p), source, testbed.namespace(d), destination, destination_port=PROBE_PORT)
+        ProbedPath(testbed.namespace(p), source, testbed.namespace(d), destination, destination_port=PROBE_PORT)
         for p, d in pairs
         for source, destination in zip(addresses[p], addresses[d], strict=True)
     ]

@@ -15,14 +15,14 @@ SLEW_LIMIT = 500e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ClockOffset:
     """At CLOCK_MONOTONIC `monotonic_s`, CLOCK_REALTIME was ahead by `ahead_s`."""
 
     monotonic_s: float
     ahead_s: float
 
 
-def read_clocks(tries: int = TRIES) -> Reading:
+def read_clocks(tries: int = TRIES) -> ClockOffset:
     """The reading of several that took the shortest time: an interrupted one is off by the interruption."""
     readings = []
     for _ in range(tries):
@@ -32,15 +32,15 @@ def read_clocks(tries: int = TRIES) -> Reading:
         middle_ns = before_ns + took_ns // 2
         readings.append((took_ns, middle_ns, realtime_ns - middle_ns))
     _, middle_ns, ahead_ns = min(readings)
-    return Reading(middle_ns / 1e9, ahead_ns / 1e9)
+    return ClockOffset(middle_ns / 1e9, ahead_ns / 1e9)
 
 
 @dataclass(frozen=True, slots=True)
 class ClockPair:
     """Readings at the start and at the end of what was stamped; between them the difference is taken to grow evenly."""
 
-    first: Reading
-    last: Reading
+    first: ClockOffset
+    last: ClockOffset
 
     @property
     def stepped_s(self) -> float:

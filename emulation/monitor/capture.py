@@ -14,7 +14,7 @@ from pathlib import Path
 
 from emulation.linux.children import last_lines, spawn
 from emulation.linux.ledger import RunLedger
-from emulation.linux.wall_clock import ClockPair, Reading, read_clocks
+from emulation.linux.wall_clock import ClockOffset, ClockPair, read_clocks
 from emulation.network.testbed import Testbed
 from emulation.plan.fabric_plan import KV_PORT
 from process.rights import CAP_NET_RAW, unprivileged
@@ -80,7 +80,7 @@ class Captures:
     files: dict[Point, Path] = field(default_factory=dict)
     clocks: ClockPair | None = None
     _children: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    _started: Reading | None = None
+    _started: ClockOffset | None = None
 
     def start(self, testbed: Testbed, cluster: Cluster, fabric_kind: str, ledger: RunLedger) -> None:
         """Start every capture and wait until it captures. Raises CaptureError."""

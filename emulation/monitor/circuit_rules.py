@@ -2,8 +2,8 @@
 
 The controller's rules are one drop-all rule, and for each direction of a circuit one rule from port to
 port (`controllers/core/switching.py`). Which circuits should stand is known when the run is over
-(`emulation/verdict/rules.py`). What the drop-all rule counts is no measure: Open vSwitch credits the last packets of a
-rule that is deleted to the rule that would match them now.
+(`emulation/verdict/circuit_rules.py`). What the drop-all rule counts is no measure: Open vSwitch credits the last
+packets of a rule that is deleted to the rule that would match them now.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from controllers.core.switching import (
     circuit_cookie,
     circuit_rule,
 )
-from emulation.linux.watch import call_unixctl
+from emulation.linux.liveness import call_unixctl
 from emulation.monitor import openflow
 
 # Of `bridge/dump-flows`; cookies since Open vSwitch 3.5.
@@ -45,7 +45,7 @@ class Socket:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class FlowTable:
     """What one switch holds: circuits as (in port, out port), the rule that drops all else, and what is not of the
     controller's making, in words."""
 
@@ -55,16 +55,16 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TableReading:
     """A table, as it was at some moment between `began_s` and `ended_s` (CLOCK_MONOTONIC)."""
 
     bridge: str
     began_s: float
     ended_s: float
-    table: Table
+    table: FlowTable
 
 
-def sort(contents: openflow.Contents) -> tuple[Table, list[openflow.Rule]]:
+def sort(contents: openflow.Contents) -> tuple[FlowTable, list[openflow.Rule]]:
     """The table without what is foreign, and the rules that are."""
     circuits, foreign, drops_all = [], [], False
     for rule in contents.rules:
@@ -82,7 +82,7 @@ def sort(contents: openflow.Contents) -> tuple[Table, list[openflow.Rule]]:
             drops_all = True
         else:
             foreign.append(rule)
-    return Table(frozenset(circuits), drops_all), foreign
+    return FlowTable(frozenset(circuits), drops_all), foreign
 
 
 def in_words(text: str) -> list[str]:
@@ -111,8 +111,8 @@ class RuleWatch:
         """sockets: of each bridge."""
         self._sockets = deque(sockets.items())
         self._unread = list(sockets)
-        self._tables: dict[Table, Table] = {}
-        self._readings: list[Reading] = []
+        self._tables: dict[FlowTable, FlowTable] = {}
+        self._readings: list[TableReading] = []
 
     def sample(self, now_s: float) -> None:
         """Read every table once, or as many as answer in time. Raises OSError or ValueError where one refuses."""
@@ -130,7 +130,7 @@ class RuleWatch:
             if bridge in self._unread:
                 self._unread.remove(bridge)
             # the same table again and again is kept once
-            self._readings.append(Reading(bridge, began_s, ended_s, self._tables.setdefault(table, table)))
+            self._readings.append(TableReading(bridge, began_s, ended_s, self._tables.setdefault(table, table)))
 
     def _described(
         self, bridge: str, asked: Socket, contents: openflow.Contents, foreign: list[openflow.Rule]
@@ -148,7 +148,7 @@ class RuleWatch:
         kinds = {"a group": contents.groups, "a meter": contents.meters}
         return (*words, *(f"{kind}, and the controller makes none" for kind, found in kinds.items() if found))
 
-    def readings(self) -> list[Reading]:
+    def readings(self) -> list[TableReading]:
         """Every table that was read, in order."""
         return list(self._readings)
 

@@ -143,7 +143,7 @@ class MachineWatch:
         return found
 
 
-class StopWatch:
+class StoppedProcesses:
     """Sees processes that a signal has stopped, if for longer than `period_s`. processes: name -> pid."""
 
     period_s = 0.1

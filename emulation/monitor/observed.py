@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from emulation.monitor.changes import Change
-from emulation.monitor.circuit_rules import Reading
+from emulation.monitor.circuit_rules import TableReading
 from emulation.monitor.machine import MachineUse
 from emulation.monitor.queues import QueueUse
 from emulation.monitor.sampler import SamplerCost
@@ -19,6 +19,6 @@ class Observed:
     machine: MachineUse | None = None
     queues: QueueUse | None = None
     changes: tuple[Change, ...] = ()
-    rules: tuple[Reading, ...] = ()
+    rules: tuple[TableReading, ...] = ()
     unread_rules: tuple[str, ...] | None = None
     cost: SamplerCost | None = None

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from emulation.linux.children import spawn
 from emulation.linux.ledger import RunLedger
+from emulation.linux.liveness import SILENCE_S, ask_unixctl
 from emulation.linux.processes import Stillness, end_processes, start_ticks
-from emulation.linux.watch import SILENCE_S, ask_unixctl
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 DATAPATHS = ("netdev", "system")

@@ -29,7 +29,7 @@ class ProbeError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
+class ProbedPath:
     """Two ends: namespace and address of each, and ports (0 = the kernel's choice)."""
 
     source_namespace: str
@@ -49,14 +49,14 @@ class Goodput:
     """Result of a rate probe. goodput_bps: slope in bits per second; bytes and seconds: of the whole transfer, at
     the receiver."""
 
-    path: Path
+    path: ProbedPath
     goodput_bps: float
     bytes: int
     seconds: float
 
 
 def goodputs(
-    paths: Sequence[Path], *, transfer_bytes: int = 2 * MIN_SLOPE_BYTES, congestion_control: str = "cubic"
+    paths: Sequence[ProbedPath], *, transfer_bytes: int = 2 * MIN_SLOPE_BYTES, congestion_control: str = "cubic"
 ) -> list[Goodput]:
     """Rates of several paths sending at once, in the same order.
 
@@ -78,7 +78,7 @@ def goodputs(
 
 
 def check_tcp(
-    path: Path, *, payload_bytes: int = 20_000, timeout_s: float = 2.0, congestion_control: str = "cubic"
+    path: ProbedPath, *, payload_bytes: int = 20_000, timeout_s: float = 2.0, congestion_control: str = "cubic"
 ) -> float:
     """Seconds to connect and move a payload of several packets and have it acknowledged. Raises ProbeError.
 
@@ -95,7 +95,7 @@ def check_tcp(
     return time.monotonic() - started_s
 
 
-def round_trip_s(path: Path, *, rounds: int = 20, timeout_s: float = 2.0) -> float:
+def round_trip_s(path: ProbedPath, *, rounds: int = 20, timeout_s: float = 2.0) -> float:
     """Median round trip in seconds of one byte and its echo over an open TCP connection. Raises ProbeError."""
     transfer = _Transfer(path, 1, "cubic", timeout_s)
     times_s = []
@@ -120,7 +120,7 @@ def round_trip_s(path: Path, *, rounds: int = 20, timeout_s: float = 2.0) -> flo
 class _Transfer:
     """One TCP transfer: a sender and a receiver thread, and what the receiver saw."""
 
-    path: Path
+    path: ProbedPath
     transfer_bytes: int
     congestion_control: str
     timeout_s: float = TIMEOUT_S

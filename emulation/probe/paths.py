@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from emulation.network.ecmp import port_pools, source_ports
 from emulation.network.testbed import Testbed
 from emulation.plan.fabric_plan import KV_PORT, FabricPlan
-from emulation.probe.link import LINK_RATE_TOLERANCE, Path, check_tcp, goodputs, round_trip_s
+from emulation.probe.link import LINK_RATE_TOLERANCE, ProbedPath, check_tcp, goodputs, round_trip_s
 from topologies.cluster import Cluster
 from topologies.shape import links_of
 
@@ -53,11 +53,11 @@ class _Route:
     """A path to probe, the source ports of its connections, and the links that it crosses."""
 
     name: str
-    path: Path
+    path: ProbedPath
     ports: Iterator[int]
     links: tuple[Link, ...] = ()
 
-    def connection(self) -> Path:
+    def connection(self) -> ProbedPath:
         return replace(self.path, source_port=next(self.ports))
 
 
@@ -148,9 +148,9 @@ class PathProbe:
             if abs(ratio - 1) > LINK_RATE_TOLERANCE
         ]
 
-    def _path(self, prefill: str, decode: str, rank: int) -> Path:
+    def _path(self, prefill: str, decode: str, rank: int) -> ProbedPath:
         source, destination = self._instances[prefill], self._instances[decode]
-        return Path(
+        return ProbedPath(
             self._testbed.namespace(prefill),
             source.gpu_ips[rank],
             self._testbed.namespace(decode),

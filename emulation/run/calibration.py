@@ -18,7 +18,7 @@ from typing import Any
 
 from emulation.agents.kernel import set_timer_slack
 from emulation.linux.netns import socket_in
-from emulation.probe.link import Path, ProbeError, check_tcp, round_trip_s
+from emulation.probe.link import ProbedPath, ProbeError, check_tcp, round_trip_s
 from emulation.probe.paths import PathProbe
 from emulation.run.components import Parts
 from emulation.run.controller_process import CALL_TIMEOUT_S, NORTHBOUND_PORT
@@ -81,7 +81,7 @@ def calibrate(parts: Parts, probe: PathProbe) -> Calibration:
     does not answer."""
     cluster, testbed = parts.cluster, parts.testbed
     prefill = next(instance for instance in cluster.instances if instance.role == "prefill")
-    host = Path(
+    host = ProbedPath(
         testbed.namespace("gw"),
         cluster.gateway_ip,
         testbed.namespace(prefill.name),

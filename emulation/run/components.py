@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from emulation.linux.ledger import RunLedger
-from emulation.linux.watch import Watch, ask_unixctl
+from emulation.linux.liveness import LivenessWatch, ask_unixctl
 from emulation.monitor.capture import Captures
 from emulation.monitor.changes import ChangeWatch
 from emulation.network.ovs import OpenVSwitchError
@@ -55,7 +55,7 @@ class Parts:
         self.built = False
         self._controller: ControllerProcess | None = None
         self._fleet: Fleet | None = None
-        self._watch: Watch | None = None
+        self._watch: LivenessWatch | None = None
         self._changes: ChangeWatch | None = None
 
     @property
@@ -89,7 +89,7 @@ class Parts:
         asked: dict[str, Callable[[], object]] = {}
         if self.testbed.ovs is not None:
             asked = {name: functools.partial(ask_unixctl, path) for name, path in self.testbed.ovs.control.items()}
-        self._watch = Watch(asked)
+        self._watch = LivenessWatch(asked)
         self._start_processes()
         self.controller.attend = self.attend
         self.controller.wait_listening()

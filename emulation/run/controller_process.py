@@ -14,9 +14,9 @@ from typing import Any
 
 from emulation.linux.children import end, last_lines, spawn
 from emulation.linux.ledger import RunLedger
+from emulation.linux.liveness import SILENCE_S
 from emulation.linux.netns import run_in
 from emulation.linux.processes import Stillness
-from emulation.linux.watch import SILENCE_S
 
 OPENFLOW_PORT = 6653
 NORTHBOUND_PORT = 8080

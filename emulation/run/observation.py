@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from types import TracebackType
 
 from emulation.monitor.circuit_rules import RuleWatch, Socket
-from emulation.monitor.machine import MachineWatch, StopWatch
+from emulation.monitor.machine import MachineWatch, StoppedProcesses
 from emulation.monitor.observed import Observed
 from emulation.monitor.queues import QueueWatch
 from emulation.monitor.sampler import Sampler, Watch
@@ -22,7 +22,7 @@ class Observation:
         groups = _groups(parts)
         self._closing = ExitStack()
         self._machine = MachineWatch(groups)
-        self._stops = StopWatch({name: pid for pids in groups.values() for name, pid in pids.items()})
+        self._stops = StoppedProcesses({name: pid for pids in groups.values() for name, pid in pids.items()})
         self._queues = QueueWatch(parts.testbed.ends())
         self._closing.callback(self._queues.close)
         self._changes = parts.changes

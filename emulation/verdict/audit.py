@@ -146,7 +146,7 @@ def audit_circuits(
     transfers: Iterable[Mapping[str, Any]],
     *,
     addresses: Mapping[str, Sequence[str]],
-    tau_s: float,
+    reconfiguration_s: float,
     time_dilation: float,
     unfinished_bytes: int = 0,
     complete: bool = True,
@@ -164,7 +164,7 @@ def audit_circuits(
         if event.get("event") == "window" and event["state"] == "dark":
             windows[event["window"]] = event
         elif event.get("event") == "switch":
-            _check_dark(found, event, windows[event["window"]], by_address, addresses, tau_s)
+            _check_dark(found, event, windows[event["window"]], by_address, addresses, reconfiguration_s)
     bringing, found.payload_bytes, found.retransmitted_bytes = new_bytes(segments)
     # A segment that was sent again brings nothing new, and may come long after its transfer has ended.
     delivered: dict[tuple[str, str], list[Segment]] = defaultdict(list)
@@ -189,17 +189,18 @@ def _check_dark(
     window: Mapping[str, Any],
     by_address: Mapping[str, Sequence[Segment]],
     addresses: Mapping[str, Sequence[str]],
-    tau_s: float,
+    reconfiguration_s: float,
 ) -> None:
     steps = switch["steps_s"]
     installed_s = switch["t_s"] - sum(steps[name] for name in ("install", "barrier2", "purge2"))
     began_s = installed_s - steps["dark_wait"]
     found.dark_s.append(installed_s - began_s)
     for step, seconds in steps.items():
-        found.excess_s.setdefault(step, []).append(seconds - (tau_s if step == "dark_wait" else 0.0))
-    if installed_s - began_s < tau_s - CLOCK_SLACK_S:
+        found.excess_s.setdefault(step, []).append(seconds - (reconfiguration_s if step == "dark_wait" else 0.0))
+    if installed_s - began_s < reconfiguration_s - CLOCK_SLACK_S:
         found.violations.append(
-            f"window {window['window']}: dark for {(installed_s - began_s) * 1e3:.3f} ms of {tau_s * 1e3:g} ms"
+            f"window {window['window']}: dark for {(installed_s - began_s) * 1e3:.3f} ms "
+            f"of {reconfiguration_s * 1e3:g} ms"
         )
     ports = [address for instance in (window["prefill"], window["decode"]) for address in addresses[instance]]
     touching = {(s.file, s.number): s for address in ports for s in by_address.get(address, ())}

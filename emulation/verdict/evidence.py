@@ -83,7 +83,7 @@ def gather(
     scale = plan.scale
     of = {kind: [record for record in records if record.get("of") == kind] for kind in ("request", "prefill", "sender")}
     switches = [event for event in controller_events if event.get("event") == "switch"]
-    tau_s = getattr(plan.fabric, "reconfiguration_s", 0.0)
+    reconfiguration_s = getattr(plan.fabric, "reconfiguration_s", 0.0)
     timeouts = [record["rtos"] for record in of["sender"] if record.get("rtos") is not None]
     statuses = frames.requests["status"].tolist()
     offsets_s = clock_offsets(clock_readings or {}, t0_s, scale.time_dilation)
@@ -129,7 +129,7 @@ def gather(
             if event.get("event") == "window" and event.get("late_s") is not None
         ],
         switch_excess_s=[
-            scale.wall_s(event["dark_s"] - tau_s) for event in switches if event.get("dark_s") is not None
+            scale.wall_s(event["dark_s"] - reconfiguration_s) for event in switches if event.get("dark_s") is not None
         ],
         calibrated_excess_s=excess_s,
         control_rtt_s=control_rtt_s,
@@ -165,13 +165,13 @@ def _quantities(
     if plan.fabric.kind == "none" or arrived.empty:
         return None
     prefills = (frames.requests["prefill_end_s"] - frames.requests["prefill_start_s"]).dropna()
-    tau_s = getattr(plan.fabric, "reconfiguration_s", None)
+    reconfiguration_s = getattr(plan.fabric, "reconfiguration_s", None)
     answers_s = [rtt_s for samples in control_rtt_s.values() for rtt_s in samples]
     return Quantities(
         transfer_bytes=float(arrived["emulated_bytes"].median()),
         link_bytes_per_s=plan.kv_goodput_bps / 8,
         prefill_s=plan.scale.wall_s(float(prefills.median())) if len(prefills) else None,
-        reconfiguration_s=None if tau_s is None else plan.scale.wall_s(tau_s),
+        reconfiguration_s=None if reconfiguration_s is None else plan.scale.wall_s(reconfiguration_s),
         round_trip_s=median(probe.rtt_s.values()) if probe and probe.rtt_s else None,
         control_s=median(answers_s) if answers_s else None,
         window_bytes=plan.window_bytes,

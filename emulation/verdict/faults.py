@@ -8,7 +8,7 @@ from typing import Any
 from emulation.monitor.observed import Observed
 from emulation.plan.fabric_plan import FabricPlan
 from emulation.scale import ScaleModel
-from emulation.verdict.rules import differences
+from emulation.verdict.circuit_rules import differences
 from results.metrics.merge import Frames
 from results.metrics.metrics import faster_than_line
 
@@ -42,14 +42,14 @@ def in_records(
 
 def _too_short(plan: FabricPlan, controller_events: Sequence[Mapping[str, Any]]) -> list[str]:
     """Reconfigurations whose dark time, or wait, was shorter than the delay: the circuit was live too early."""
-    tau_s = getattr(plan.fabric, "reconfiguration_s", 0.0)
+    reconfiguration_s = getattr(plan.fabric, "reconfiguration_s", 0.0)
     found = []
     for event in controller_events:
         if event.get("event") != "switch":
             continue
         waited_s = min(float(event["dark_s"]), float(event.get("steps_s", {}).get("dark_wait", event["dark_s"])))
-        if waited_s < tau_s - CLOCK_ROUNDING_S:
-            found.append(f"window {event['window']} waited {waited_s * 1e3:.3f} ms of {tau_s * 1e3:g} ms")
+        if waited_s < reconfiguration_s - CLOCK_ROUNDING_S:
+            found.append(f"window {event['window']} waited {waited_s * 1e3:.3f} ms of {reconfiguration_s * 1e3:g} ms")
     return found
 
 

@@ -65,7 +65,7 @@ def audit_run(
             controller_events,
             arrived,
             addresses=addresses,
-            tau_s=getattr(plan.fabric, "reconfiguration_s", 0.0),
+            reconfiguration_s=getattr(plan.fabric, "reconfiguration_s", 0.0),
             time_dilation=dilation,
             unfinished_bytes=unfinished_bytes(plan, frames),
             complete=not unsure,

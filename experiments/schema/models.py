@@ -118,7 +118,7 @@ class SpecModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-class Cluster(SpecModel):
+class ClusterSpec(SpecModel):
     prefill_instances: int = Field(ge=1, le=1024, description="prefill instances of the cluster")
     decode_instances: int = Field(ge=1, le=1024, description="decode instances of the cluster")
     gpus_per_instance: int = Field(

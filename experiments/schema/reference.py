@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
-from experiments.schema.models import Cluster, Eps, Model, NoFabric, Ocs, Prefill, Scale, Slo, Tenant, Workload
+from experiments.schema.models import ClusterSpec, Eps, Model, NoFabric, Ocs, Prefill, Scale, Slo, Tenant, Workload
 from experiments.schema.spec import Experiment
 from experiments.schema.timing import TimingFile
 
@@ -23,7 +23,7 @@ DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reference" / "experim
 BEGIN, END = "<!-- generated: python -m experiments.schema.reference -->", "<!-- end of the generated part -->"
 SECTIONS: tuple[tuple[str, str, type[BaseModel]], ...] = (
     ("The file", "", Experiment),
-    ("cluster", "cluster.", Cluster),
+    ("cluster", "cluster.", ClusterSpec),
     ("model", "model.", Model),
     ("prefill", "prefill.", Prefill),
     ("scale", "scale.", Scale),

@@ -16,7 +16,7 @@ from experiments.schema.checks import cross_checks
 from experiments.schema.errors import Issue, SpecError, issues
 from experiments.schema.models import (
     DECODE_CHOICES,
-    Cluster,
+    ClusterSpec,
     Eps,
     Fabric,
     Model,
@@ -58,7 +58,7 @@ class Experiment(SpecModel):
     """One experiment: every fabric sees the same arrivals, for every seed."""
 
     name: Name = Field(description="the experiment's name")
-    cluster: Cluster = Field(description="instances and links")
+    cluster: ClusterSpec = Field(description="instances and links")
     model: Model = Field(description="what is served")
     prefill: Prefill = Field(default_factory=Prefill, description="prefill timing")
     scale: Scale = Field(default_factory=Scale, description="real to emulated")
@@ -217,7 +217,7 @@ def _shape(**shape: Any) -> ClusterShape:
 
 Experiment.by_path = {
     (): Experiment,
-    ("cluster",): Cluster,
+    ("cluster",): ClusterSpec,
     ("model",): Model,
     ("prefill",): Prefill,
     ("scale",): Scale,

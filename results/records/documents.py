@@ -125,7 +125,7 @@ class _TwinTtft(_Shape):
     p95: float | None
 
 
-class Twin(_Shape):
+class TwinSummary(_Shape):
     """The key `twin` of a run in `summary.json`."""
 
     ttft_s: _TwinTtft

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from results.records.documents import Accounting, Twin, first_problem
+from results.records.documents import Accounting, TwinSummary, first_problem
 
 #: Of a request, in seconds: it took some time, and no more than 30 years.
 Duration = Annotated[float, Field(gt=0, le=1e9)]
@@ -75,7 +75,7 @@ class RunSummary(_Record):
     switches: int | None = None
     reuses: int | None = None
     # of an emulation: what the flow-level twin predicts for the same requests
-    twin: Annotated[dict[str, Any], _shaped(Twin)] | None = None
+    twin: Annotated[dict[str, Any], _shaped(TwinSummary)] | None = None
     notes: list[str] = Field(default_factory=list)
     # results/metrics/accounting: migrations, bytes, decodes kept, port occupancy
     accounting: Annotated[dict[str, Any], _shaped(Accounting)] | None = None

@@ -47,10 +47,10 @@ class Fabric:
         prefills: int = 3,
         decodes: int = 3,
         planes: int = 2,
-        tau_s: float = 0.004,
+        reconfiguration_s: float = 0.004,
         **settings: Any,
     ) -> None:
-        self.tau_s = tau_s
+        self.reconfiguration_s = reconfiguration_s
         self.log_path = tmp_path / "controller.jsonl"
         names = [f"p{i}" for i in range(prefills)], [f"d{i}" for i in range(decodes)]
         self.ports = {name: port for port, name in enumerate([*names[0], *names[1]], start=1)}
@@ -59,7 +59,12 @@ class Fabric:
         transfer = settings.pop("transfer", "pull")
         barrier_timeout_s = settings.pop("barrier_timeout_s", 20.0)
         document = {
-            "fabric": {"kind": "ocs", "reconfiguration_s": tau_s, "decode_choice": "circuit-aware", **settings},
+            "fabric": {
+                "kind": "ocs",
+                "reconfiguration_s": reconfiguration_s,
+                "decode_choice": "circuit-aware",
+                **settings,
+            },
             "transfer": transfer,
             "rate_bytes_per_s": 1e9,
             "time_dilation": self.dilation,

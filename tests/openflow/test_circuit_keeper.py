@@ -42,7 +42,7 @@ def test_a_plane_is_ready_only_when_its_table_is_cleared_and_confirmed(build: Bu
 
 
 def test_a_reconfiguration_removes_waits_and_installs_in_that_order_on_every_plane(build: Build) -> None:
-    fabric = build(planes=2, tau_s=0.02)
+    fabric = build(planes=2, reconfiguration_s=0.02)
     for switch in fabric.switches:
         switch.history.clear()
     fabric.start()
@@ -72,7 +72,7 @@ def test_a_pair_that_is_joined_again_is_sent_what_it_was_sent_before(build: Buil
 
 
 def test_a_dilated_clock_stretches_the_delay(build: Build) -> None:
-    fabric = build(tau_s=0.004, time_dilation=5)
+    fabric = build(reconfiguration_s=0.004, time_dilation=5)
     fabric.start()
     started_s = time.monotonic()
     fabric.ask("r1", "p0")
@@ -125,7 +125,7 @@ def test_a_listener_that_comes_late_hears_what_is_live(build: Build) -> None:
 
 
 def test_several_circuits_are_dark_at_once_and_none_waits_for_another(build: Build) -> None:
-    fabric = build(tau_s=0.05, decode_choice="round-robin")
+    fabric = build(reconfiguration_s=0.05, decode_choice="round-robin")
     fabric.start()
     for number in range(3):
         fabric.ask(f"r{number}", f"p{number}")
@@ -142,7 +142,7 @@ def test_random_traffic_never_shares_a_port_and_packets_see_the_whole_delay(
     build: Build, seed: int, reuse: bool
 ) -> None:
     rng = random.Random(seed)
-    fabric = build(prefills=4, decodes=3, planes=2, tau_s=0.004, reuse=reuse, decode_choice="random")
+    fabric = build(prefills=4, decodes=3, planes=2, reconfiguration_s=0.004, reuse=reuse, decode_choice="random")
 
     def check(switch: FakeDatapath) -> None:
         circuits = dict(switch.table.circuits())
@@ -175,14 +175,14 @@ def test_random_traffic_never_shares_a_port_and_packets_see_the_whole_delay(
     assert len(fabric.events("switch")) > 30
     dark_s = fabric.dark_times_s()
     assert len(dark_s) > 30
-    assert min(dark_s) >= fabric.tau_s
+    assert min(dark_s) >= fabric.reconfiguration_s
     standing = {(fabric.ports[p], fabric.ports[d]) for p, d in fabric.shell.circuits()["standing"].items()}
     for switch in fabric.switches:
         assert {tuple(sorted(circuit)) for circuit in switch.table.circuits()} == {tuple(sorted(c)) for c in standing}
 
 
 def test_a_request_that_dies_in_the_dark_ends_with_its_switch(build: Build) -> None:
-    fabric = build(tau_s=0.02)
+    fabric = build(reconfiguration_s=0.02)
     fabric.start()
     decode = fabric.ask("r1", "p0")
     fabric.shell.transfer_done("r1", "all", fabric.now_s(), failed=True)
@@ -195,7 +195,7 @@ def test_a_request_that_dies_in_the_dark_ends_with_its_switch(build: Build) -> N
 
 
 def test_a_lost_plane_refuses_the_windows_in_the_dark_and_ends_the_run_invalid(build: Build) -> None:
-    fabric = build(planes=2, tau_s=0.3)
+    fabric = build(planes=2, reconfiguration_s=0.3)
     fabric.start()
     fabric.ask("r1", "p0")
     hub.sleep(0.005)
@@ -288,7 +288,7 @@ def test_a_reply_to_a_barrier_of_a_dead_connection_is_ignored(build: Build) -> N
 
 
 def test_circuits_laid_by_hand_stand_at_once_and_replace_all(build: Build) -> None:
-    fabric = build(tau_s=10.0)
+    fabric = build(reconfiguration_s=10.0)
     fabric.shell.set_circuits({"p0": "d1", "p1": "d0"})
     fabric.shell.set_circuits({"p2": "d1"})
     assert fabric.shell.circuits()["standing"] == {"p2": "d1"}
@@ -301,7 +301,7 @@ def test_circuits_laid_by_hand_stand_at_once_and_replace_all(build: Build) -> No
 
 
 def test_circuits_laid_by_hand_are_known_to_the_reservations(build: Build) -> None:
-    fabric = build(tau_s=10.0)
+    fabric = build(reconfiguration_s=10.0)
     fabric.shell.set_circuits({"p0": "d2"})
     fabric.start()
     assert fabric.ask("r1", "p0") == "d2"
@@ -322,7 +322,7 @@ def test_impossible_circuits_are_refused(build: Build, pairs: dict[str, str], re
 
 
 def test_an_excess_given_with_the_clock_is_planned_for(build: Build) -> None:
-    fabric = build(tau_s=0.02)
+    fabric = build(reconfiguration_s=0.02)
     fabric.shell.start_clock(time.monotonic(), 0.005)
     fabric.ask("r1", "p0")
     (window,) = fabric.shell.reservations()
@@ -343,7 +343,7 @@ def test_a_plane_that_connects_anew_while_the_clock_runs_is_a_fault_and_keeps_it
 
 @pytest.mark.parametrize("state", ["booked", "dark", "live"])
 def test_when_its_last_listener_has_gone_a_sender_holds_nothing(build: Build, state: str) -> None:
-    fabric = build(decodes=1, tau_s=0.05)
+    fabric = build(decodes=1, reconfiguration_s=0.05)
     fabric.start()
     streams = [fabric.shell.listen("p0"), fabric.shell.listen("p0")]
     if state == "booked":

@@ -9,14 +9,14 @@ import pytest
 from ryu.ofproto import ofproto_protocol, ofproto_v1_3
 
 from controllers.core import switching
-from controllers.core.switching import Crossbar, Plane, PortInUse
+from controllers.core.switching import Crossbar, PlanePorts, PortInUse
 from tests.openflow.fake_switch import FlowTable
 
 PREFILLS = [f"p{number}" for number in range(5)]
 DECODES = [f"d{number}" for number in range(4)]
 PLANES = [
-    Plane("plane0", 1, "", {name: port for port, name in enumerate([*PREFILLS, *DECODES], start=1)}),
-    Plane("plane1", 2, "", {name: port for port, name in enumerate([*DECODES, *PREFILLS], start=101)}),
+    PlanePorts("plane0", 1, "", {name: port for port, name in enumerate([*PREFILLS, *DECODES], start=1)}),
+    PlanePorts("plane1", 2, "", {name: port for port, name in enumerate([*DECODES, *PREFILLS], start=101)}),
 ]
 DATAPATH: Any = ofproto_protocol.ProtocolDesc(version=ofproto_v1_3.OFP_VERSION)
 
@@ -37,7 +37,7 @@ def assert_no_shared_port(table: FlowTable) -> None:
     assert all(dict(table.circuits()).get(sink, source) == source for source, sink in table.circuits())
 
 
-def assert_joins_exactly(table: FlowTable, plane: Plane, circuits: dict[str, str]) -> None:
+def assert_joins_exactly(table: FlowTable, plane: PlanePorts, circuits: dict[str, str]) -> None:
     ports = {(plane.ports[prefill], plane.ports[decode]) for prefill, decode in circuits.items()}
     assert set(table.circuits()) == ports | {(sink, source) for source, sink in ports}
 
@@ -148,7 +148,7 @@ def test_the_guard_refuses_to_use_a_circuit_that_does_not_stand() -> None:
 
 
 def test_a_plane_joins_only_the_pairs_of_its_half_of_the_nodes() -> None:
-    half = Plane("plane0", 1, "", {"p0": 1, "d0": 3})
+    half = PlanePorts("plane0", 1, "", {"p0": 1, "d0": 3})
     table = cleared()
     for message in switching.removal(DATAPATH, half, [("p0", "d0"), ("p1", "d1")]):
         table.apply(message)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from controllers import config as controller_config
-from controllers.config import ConfigError
+from controllers.config import ControllerConfigError
 from controllers.core.placement import PacketPlacement
 from controllers.core.reservations import Reservations
 from inputs import plugin_file
@@ -70,7 +70,7 @@ def test_every_prefill_reaches_every_decode_unless_told_otherwise(tmp_path: Path
     ],
 )
 def test_a_file_that_contradicts_itself_is_refused(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ControllerConfigError) as refused:
         read(tmp_path, {**CIRCUITS, **change})
     assert reason in str(refused.value)
     assert str(tmp_path / "controller.json") in str(refused.value)
@@ -79,7 +79,7 @@ def test_a_file_that_contradicts_itself_is_refused(tmp_path: Path, change: dict[
 
 def test_a_policy_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
     document = {**CIRCUITS, "fabric": {"kind": "ocs", "reconfiguration_s": 0.025, "commit": "first-chunk"}}
-    with pytest.raises(ConfigError, match=r"commit 'first-chunk': not one of last-chunk, admission, none"):
+    with pytest.raises(ControllerConfigError, match=r"commit 'first-chunk': not one of last-chunk, admission, none"):
         controller_config.core(read(tmp_path, document))
 
 
@@ -90,8 +90,10 @@ def test_a_plug_in_that_was_edited_while_the_run_went_on_is_refused(tmp_path: Pa
     fabric = {**CIRCUITS["fabric"], "decode_choice": f"{plugin}:Mine", "plugins": {str(plugin): digest}}
     controller_config.core(read(tmp_path, {**CIRCUITS, "fabric": fabric}))
     plugin.write_text(plugin.read_text() + "# edited\n")
-    with pytest.raises(ConfigError, match=rf"mine.py has changed since the run began: its SHA-256 was {digest}"):
+    with pytest.raises(
+        ControllerConfigError, match=rf"mine.py has changed since the run began: its SHA-256 was {digest}"
+    ):
         controller_config.core(read(tmp_path, {**CIRCUITS, "fabric": fabric}))
     plugin.unlink()
-    with pytest.raises(ConfigError, match=r"cannot read .*mine.py: No such file"):
+    with pytest.raises(ControllerConfigError, match=r"cannot read .*mine.py: No such file"):
         controller_config.core(read(tmp_path, {**CIRCUITS, "fabric": fabric}))

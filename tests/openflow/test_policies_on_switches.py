@@ -87,7 +87,7 @@ class Connected:
 @pytest.mark.parametrize("commit", POLICIES)
 def test_concurrent_requests_never_double_book_a_port(tmp_path: Path, commit: str, transfer: str) -> None:
     choice = "least-loaded" if commit == "none" else "circuit-aware"
-    with Connected(tmp_path, commit=commit, decode_choice=choice, transfer=transfer, tau_s=0.002) as fabric:
+    with Connected(tmp_path, commit=commit, decode_choice=choice, transfer=transfer, reconfiguration_s=0.002) as fabric:
         draw = random.Random(7)
         done: list[str] = []
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from emulation.monitor.circuit_rules import RuleWatch
-from emulation.verdict.rules import differences, moves
+from emulation.verdict.circuit_rules import differences, moves
 from tests.openflow.process import Controller
 from tests.unit.dummy_switch import DummySwitch, dummy_switch
 

@@ -21,7 +21,7 @@ from emulation.linux.netns import NETNS_DIR, NamespaceError, batch, run_in, sock
 from emulation.linux.processes import RCU_EXPEDITED, start_ticks
 from emulation.network.ecmp import source_ports
 from emulation.network.testbed import Testbed, TestbedError
-from emulation.probe.link import Path as ProbePath
+from emulation.probe.link import ProbedPath as ProbePath
 from emulation.probe.link import check_tcp
 from topologies.cluster import Cluster
 

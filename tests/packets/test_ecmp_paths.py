@@ -9,7 +9,7 @@ from emulation.linux.netns import NamespaceError, in_each, run_in
 from emulation.linux.route_lookup import RouteLookup
 from emulation.network.ecmp import FIRST_PORT, LAST_PORT, EcmpError, port_pools, source_ports
 from emulation.network.links import read_device_counters
-from emulation.probe.link import Path, check_tcp
+from emulation.probe.link import ProbedPath, check_tcp
 from topologies.cluster import Cluster
 
 KV_PORT = 7100
@@ -40,7 +40,7 @@ def test_every_flow_takes_the_uplink_of_its_pool(make_testbed, uplinks, ranks):
                     source, target = instances[prefill].gpu_ips[rank], instances[decode].gpu_ips[rank]
                     namespaces = testbed.namespace(prefill), testbed.namespace(decode)
                     before = uplink_bytes(testbed, "kl0", uplinks)
-                    path = Path(namespaces[0], source, namespaces[1], target, ports[0], KV_PORT)
+                    path = ProbedPath(namespaces[0], source, namespaces[1], target, ports[0], KV_PORT)
                     check_tcp(path, payload_bytes=PAYLOAD_BYTES)
                     after = uplink_bytes(testbed, "kl0", uplinks)
                     crossed = [n for n in range(uplinks) if after[n] - before[n] >= PAYLOAD_BYTES]

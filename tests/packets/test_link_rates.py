@@ -17,7 +17,7 @@ from cluster_cases import cluster_of
 from controllers.core.switching import circuit_rule
 from emulation.linux.netns import socket_in
 from emulation.network.ecmp import port_pools
-from emulation.probe.link import Path, ProbeError, check_tcp, goodputs, least_squares_bps, round_trip_s
+from emulation.probe.link import ProbedPath, ProbeError, check_tcp, goodputs, least_squares_bps, round_trip_s
 
 KV_PORT = 7100
 GOODPUT_BPS = 36e6
@@ -34,11 +34,11 @@ class Fabric:
         self.ips = {instance.name: instance.gpu_ips[0] for instance in self.cluster.instances}
         self._used: dict[tuple[str, str, int], int] = {}
 
-    def path(self, prefill: str, decode: str, uplink: int) -> Path:
+    def path(self, prefill: str, decode: str, uplink: int) -> ProbedPath:
         index = self._used[prefill, decode, uplink] = self._used.get((prefill, decode, uplink), -1) + 1
         port = self.pools[prefill][decode][0][uplink][index]
         ends = self.testbed.namespace(prefill), self.ips[prefill], self.testbed.namespace(decode), self.ips[decode]
-        return Path(*ends, port, KV_PORT)
+        return ProbedPath(*ends, port, KV_PORT)
 
     def shares(self, routes: list[tuple[str, str, int]]) -> list[float]:
         """Each path's rate as a share of the link's goodput, all sending at once."""
@@ -46,7 +46,7 @@ class Fabric:
 
 
 @contextlib.contextmanager
-def background(path: Path) -> Iterator[None]:
+def background(path: ProbedPath) -> Iterator[None]:
     """A flow that has left slow start behind, for as long as the block lasts."""
     with socket_in(path.destination_namespace) as listener, socket_in(path.source_namespace) as sender:
         for end in (listener, sender):
@@ -189,7 +189,7 @@ def test_a_circuit_carries_the_rate_of_its_nic(make_testbed):
         target = f"unix:{testbed.ovs.of(plane.bridge).directory}/{plane.bridge}.mgmt"
         subprocess.run(["ovs-ofctl", "-O", "OpenFlow13", "add-flow", target, flow], check=True)
     ips = {instance.name: instance.gpu_ips[0] for instance in cluster.instances}
-    path = Path(testbed.namespace("p0"), ips["p0"], testbed.namespace("d0"), ips["d0"])
+    path = ProbedPath(testbed.namespace("p0"), ips["p0"], testbed.namespace("d0"), ips["d0"])
     shares = closest([[result.goodput_bps / GOODPUT_BPS for result in goodputs([path])] for _ in range(3)], 1.0)
     assert shares == [pytest.approx(1.0, rel=0.03)]
 
@@ -200,7 +200,7 @@ def test_the_round_trip_is_a_fraction_of_a_packets_time(fabric):
 
 def test_a_path_without_an_end_is_reported_with_its_name(fabric):
     path = fabric.path("p0", "d0", 0)
-    nowhere = Path(path.source_namespace, path.source_ip, path.destination_namespace, "10.64.0.99")
+    nowhere = ProbedPath(path.source_namespace, path.source_ip, path.destination_namespace, "10.64.0.99")
     with pytest.raises(ProbeError, match=r"10\.64\.0\.99"):
         check_tcp(nowhere, timeout_s=0.3)
 

@@ -19,7 +19,7 @@ from emulation.agents.clock import new_event_loop
 from emulation.agents.kernel import enter_network_namespace, set_timer_slack
 from emulation.agents.lines import listen
 from emulation.agents.transfer import Frame, KvConnection, open_connection, receive_now
-from emulation.agents.wire import FrameHeader, FrameReader, Part
+from emulation.agents.wire import FrameHeader, FrameReader, KvPart
 
 GOODPUT_BPS = 36_000_000
 WIRE_BPS = GOODPUT_BPS * 1514 // 1448
@@ -162,7 +162,7 @@ async def send_frame(connection: KvConnection, index: int, size_bytes: int) -> t
     """Send one frame that exists as a whole; when it was released and when it was done."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[float] = loop.create_future()
-    header = FrameHeader(index, 0, Part.ALL, size_bytes, False)
+    header = FrameHeader(index, 0, KvPart.ALL, size_bytes, False)
     frame = Frame(
         header,
         lambda frame: done.set_result(loop.time()),
@@ -277,7 +277,7 @@ def test_a_frame_cut_short_takes_its_connection_along_and_an_unwritten_one_does_
     lost: list[str] = []
 
     def frame(index: int) -> Frame:
-        header = FrameHeader(index, 0, Part.ALL, 100_000, False)
+        header = FrameHeader(index, 0, KvPart.ALL, 100_000, False)
         return Frame(header, lambda frame: None, lambda frame, reason: lost.append(f"{frame.header.index}: {reason}"))
 
     async def withdraw() -> tuple[bool, bool]:

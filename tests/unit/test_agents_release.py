@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulation.agents.clock import ClockNotStarted, Lateness, RunClock, new_event_loop
+from emulation.agents.clock import AgentClock, ClockNotStarted, Lateness, new_event_loop
 from emulation.agents.kernel import TcpCounters, parse_tcp_info
 from emulation.agents.kv_connections import SourcePorts
 from emulation.agents.outgoing import OutgoingTransfer
 from emulation.agents.transfer import SEGMENT_BYTES, Frame, released_bytes
-from emulation.agents.wire import HEADER_BYTES, Part
+from emulation.agents.wire import HEADER_BYTES, KvPart
 from emulation.scale import ScaleModel
 from workloads.flow_hash import hashed_uplink
 from workloads.kv import kv_model
@@ -98,13 +98,13 @@ class Bench:
             on_lost=self.lost.append,
         )
 
-    def send(self, part: Part) -> None:
+    def send(self, part: KvPart) -> None:
         self.transfer.send(part, self.connections)  # type: ignore[arg-type]
 
 
 def test_pull_releases_everything_at_the_end_of_the_prefill_and_nothing_before() -> None:
     bench = Bench("pull", 1100, 65_600)
-    bench.send(Part.ALL)
+    bench.send(KvPart.ALL)
     assert bench.connections[0].released == {"all": 0}
     assert bench.clock.run_to_end() == [pytest.approx(10.190868, abs=1e-6)]
     assert bench.connections[0].released == {"all": 546_406}
@@ -112,8 +112,8 @@ def test_pull_releases_everything_at_the_end_of_the_prefill_and_nothing_before()
 
 def test_layerwise_releases_the_head_at_once_and_the_tail_by_segments() -> None:
     bench = Bench("layerwise", 1100, 65_600)
-    bench.send(Part.HEAD)
-    bench.send(Part.TAIL)
+    bench.send(KvPart.HEAD)
+    bench.send(KvPart.TAIL)
     assert bench.connections[0].released == {"head": 537_395, "tail": 0}
     fired = bench.clock.run_to_end()
     # A layer is 112.64 emulated bytes: 13 make a segment, the tail is six segments and its rest.
@@ -142,7 +142,7 @@ def test_nothing_is_released_before_it_exists_and_the_parts_add_up(new: int, cac
 
 def test_the_end_of_the_prefill_is_when_its_last_layer_was_released() -> None:
     bench = Bench("layerwise", 7, 0)
-    bench.send(Part.TAIL)
+    bench.send(KvPart.TAIL)
     assert bench.transfer.end_actual_s is None
     bench.clock.run_to_end()
     assert bench.transfer.end_actual_s == 10 + bench.stream.plan.duration_s
@@ -153,24 +153,24 @@ def test_the_end_of_the_prefill_is_when_its_last_layer_was_released() -> None:
 def test_rounding_to_whole_bytes_does_not_complete_a_tail_a_layer_early() -> None:
     # 7 tokens are 57.34 emulated bytes; after 79 of 80 layers 56.63, which is 57 rounded as well.
     bench = Bench("layerwise", 7, 0)
-    bench.send(Part.TAIL)
+    bench.send(KvPart.TAIL)
     assert bench.clock.run_to_end() == [10 + bench.stream.plan.duration_s]
     assert bench.connections[0].released == {"tail": 57}
 
 
 def test_the_tail_waits_for_its_own_permission() -> None:
     bench = Bench("layerwise", 1100, 65_600)
-    bench.send(Part.HEAD)
+    bench.send(KvPart.HEAD)
     assert bench.clock.armed_s is None
     bench.clock.time_s = 10.15
-    bench.send(Part.TAIL)
+    bench.send(KvPart.TAIL)
     # 62 of 80 layers have ended: 62 x 112.64 B are four whole segments.
     assert bench.connections[0].released["tail"] == 4 * SEGMENT_BYTES
 
 
 def test_a_part_is_done_once_when_the_last_rank_is() -> None:
     bench = Bench("pull", 100, 1000, ranks=3)
-    bench.send(Part.ALL)
+    bench.send(KvPart.ALL)
     bench.clock.run_to_end()
     for rank in (2, 0):
         bench.connections[rank].acknowledge(0)
@@ -183,7 +183,7 @@ def test_a_part_is_done_once_when_the_last_rank_is() -> None:
 
 def test_without_ranks_a_part_is_done_when_it_exists() -> None:
     bench = Bench("layerwise", 100, 1000, ranks=0)
-    for part in (Part.HEAD, Part.TAIL):
+    for part in (KvPart.HEAD, KvPart.TAIL):
         bench.send(part)
     assert bench.done == ["head"]
     assert bench.clock.run_to_end() == [pytest.approx(10 + TIMING.duration_s(100, 1000))]
@@ -192,7 +192,7 @@ def test_without_ranks_a_part_is_done_when_it_exists() -> None:
 
 def test_an_aborted_transfer_takes_its_frames_back_and_stays_silent() -> None:
     bench = Bench("pull", 100, 1000, ranks=2)
-    bench.send(Part.ALL)
+    bench.send(KvPart.ALL)
     bench.transfer.abort()
     assert [len(connection.withdrawn) for connection in bench.connections] == [1, 1]
     frame = bench.connections[0].frames[0]
@@ -248,7 +248,7 @@ def test_lateness_names_nearest_ranks_and_nothing_where_nothing_was_timed() -> N
 
 
 def test_timers_are_never_early_and_the_clock_has_no_time_before_its_start() -> None:
-    clock = RunClock(2.0)
+    clock = AgentClock(2.0)
     with pytest.raises(ClockNotStarted):
         clock.now_s()
 

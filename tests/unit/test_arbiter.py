@@ -12,7 +12,7 @@ from test_agents_end_to_end import Launch, launch, run  # noqa: F401
 from emulation.agents.arbiter import Arbiter
 from emulation.agents.config import SrptConfig
 from emulation.agents.transfer import Frame, open_connection
-from emulation.agents.wire import FrameHeader, Part
+from emulation.agents.wire import FrameHeader, KvPart
 from emulation.network.dscp import tos
 
 RACKS = {"p0": 0, "p1": 0, "p2": 0, "d0": 1, "d1": 1, "d2": 1}
@@ -138,7 +138,7 @@ def test_a_connection_marks_its_packets_and_knows_what_has_arrived() -> None:
         connection = await open_connection("127.0.0.1", listener.getsockname(), **rate)
         peer, _ = listener.accept()
         done: list[Frame] = []
-        frame = Frame(FrameHeader(0, 0, Part.ALL, 5_000, False), done.append, lambda *_: None)
+        frame = Frame(FrameHeader(0, 0, KvPart.ALL, 5_000, False), done.append, lambda *_: None)
         connection.mark(3)
         assert connection._socket.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) == tos(3)
         with pytest.raises(ValueError, match="level is 8"):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from workloads import drafts
+from workloads import tenant_requests
 from workloads.arrivals import arrivals, owned_instances, requests
 from workloads.prefill import TIMINGS
 from workloads.tenants import TenantSpec, migrates
@@ -170,7 +170,9 @@ def test_a_trace_is_read_once_however_often_its_requests_are_wanted_and_anew_onc
     ]
     path.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows, ""]))
     opened = []
-    monkeypatch.setattr(drafts, "open_trace", lambda *at, **how: opened.append(at) or formats.open_trace(*at, **how))
+    monkeypatch.setattr(
+        tenant_requests, "open_trace", lambda *at, **how: opened.append(at) or formats.open_trace(*at, **how)
+    )
     tenant = TenantSpec("azure", "azure", load=0.5, path=str(path))
     first, passes = run([tenant], window_s=4.0, warmup_s=1.0), len(opened)
     assert first.requests

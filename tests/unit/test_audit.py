@@ -15,7 +15,7 @@ from scapy.packet import Raw
 from scapy.utils import PcapWriter
 
 from emulation.agents.wire import HEADER_BYTES
-from emulation.linux.wall_clock import ClockPair, Reading
+from emulation.linux.wall_clock import ClockOffset, ClockPair
 from emulation.monitor.capture import Captures, Point
 from emulation.plan.fabric_plan import FabricPlan
 from emulation.verdict.audit import Segment, audit_circuits, audit_paths, new_bytes, read
@@ -26,7 +26,7 @@ from results.records.schema import CIRCUITS, REQUESTS, TRANSFERS
 
 DEMO = Path(__file__).resolve().parents[2] / "experiments" / "demo.yaml"
 TAU_S = 0.025
-STEADY = ClockPair(Reading(0.0, 1e9), Reading(60.0, 1e9))
+STEADY = ClockPair(ClockOffset(0.0, 1e9), ClockOffset(60.0, 1e9))
 APART = leaf_spine_paths(2, 2, uplinks=2)
 TOGETHER = leaf_spine_paths(2, 2, uplinks=2, racks="mixed")
 ADDRESSES = {"p0": ["10.64.0.4"], "p1": ["10.64.0.5"], "d0": ["10.64.0.8"], "d1": ["10.64.0.9"]}
@@ -56,7 +56,9 @@ TRANSFER = {
 
 
 def circuits(segments, events=EVENTS, transfers=(TRANSFER,), **more):
-    return audit_circuits(segments, events, transfers, addresses=ADDRESSES, tau_s=TAU_S, time_dilation=1.0, **more)
+    return audit_circuits(
+        segments, events, transfers, addresses=ADDRESSES, reconfiguration_s=TAU_S, time_dilation=1.0, **more
+    )
 
 
 def paths(segments, transfers=(TRANSFER,), paths=APART, **more):
@@ -237,7 +239,9 @@ def test_captures_that_were_not_stopped_cannot_be_read(tmp_path):
 
 def test_a_clock_that_was_set_is_a_gap(tmp_path):
     header = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 96, 1)
-    audit, faults = audit_of(tmp_path, header, {"d0-gpu0": 0}, ClockPair(Reading(0.0, 1e9), Reading(60.0, 1e9 + 0.25)))
+    audit, faults = audit_of(
+        tmp_path, header, {"d0-gpu0": 0}, ClockPair(ClockOffset(0.0, 1e9), ClockOffset(60.0, 1e9 + 0.25))
+    )
     assert (audit.gaps, faults) == (["the machine's clock was set by 250 ms while packets were stamped by it"], [])
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from emulation.monitor.changes import Change
-from emulation.monitor.circuit_rules import Reading, Table
+from emulation.monitor.circuit_rules import FlowTable, TableReading
 from emulation.monitor.machine import MachineUse, Stop, nearest_rank
 from emulation.monitor.observed import Observed
 from emulation.monitor.sampler import SamplerCost
@@ -144,7 +144,9 @@ def test_what_was_seen_and_must_not_happen_is_a_fault():
         machine=use(stops=(Stop("ovs-vswitchd", 103.0, 0.2),)),
         changes=(Change(104.0, "p0 gpu0", "a class was set"), Change(105.0, "p0 gpu0", "a class was set")),
         rules=(
-            Reading("plane0", 101.0, 101.1, Table(frozenset(), False, ("a group, and the controller makes none",))),
+            TableReading(
+                "plane0", 101.0, 101.1, FlowTable(frozenset(), False, ("a group, and the controller makes none",))
+            ),
         ),
     )
     assert gathered(observed=observed).faults == [

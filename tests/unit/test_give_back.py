@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import cli
 import emulation.linux.ledger
-from commands.door import give_back, missing
+from commands.shared import give_back, missing
 from emulation.doctor.preflight import can_run, capabilities
 from emulation.linux.ledger import RunLedger
 

@@ -20,7 +20,7 @@ import sys; sys.path.insert(0, sys.argv.pop(1))
 from process.interrupts import put_off, take_over
 take_over()
 import time, typer
-from commands.door import ended_by_signals
+from commands.shared import ended_by_signals
 app = typer.Typer()
 @app.command()
 @ended_by_signals

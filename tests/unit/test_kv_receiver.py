@@ -6,7 +6,7 @@ import asyncio
 import socket
 
 from emulation.agents.decode import WAKE_BYTES, KvReceiver
-from emulation.agents.wire import FrameHeader, Part
+from emulation.agents.wire import FrameHeader, KvPart
 
 PACKET_BYTES = 9000
 
@@ -45,7 +45,7 @@ async def receive(sizes_bytes: list[int]) -> Frames:
         accepted, _ = server.accept()
         receiver = KvReceiver(frames, 0, accepted, "peer")  # type: ignore[arg-type]
         for index, size_bytes in enumerate(sizes_bytes):
-            frame = FrameHeader(index, 0, Part.ALL, size_bytes, False).pack().ljust(size_bytes, b"\0")
+            frame = FrameHeader(index, 0, KvPart.ALL, size_bytes, False).pack().ljust(size_bytes, b"\0")
             frames.ended.clear()
             for start in range(0, size_bytes, PACKET_BYTES):
                 await loop.sock_sendall(sender, frame[start : start + PACKET_BYTES])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from economics.link_budget import (
     CIRCUIT_SWITCHES,
-    Path,
+    LightPath,
     budget,
     circuit_switch,
     largest_loss_db,
@@ -28,14 +28,14 @@ losses_db = st.floats(0, 12)
 
 
 def test_the_worst_path_of_four_connectors_and_a_384_port_ocs_loses_5_95_db():
-    assert Path().loss_db == pytest.approx(5.95)
-    assert Path().parts_db == pytest.approx({"connectors": 3.0, "fibre": 0.25, "splices": 0, "ocs": 2.7})
+    assert LightPath().loss_db == pytest.approx(5.95)
+    assert LightPath().parts_db == pytest.approx({"connectors": 3.0, "fibre": 0.25, "splices": 0, "ocs": 2.7})
     assert CIRCUIT_SWITCHES[384].loss_db == 2.7
 
 
 def test_the_channel_allocations_are_3_and_4_db_and_the_worst_path_is_above_both():
     assert (DR4.allocation_db, FR4.allocation_db) == (3, 4)
-    over_db = [budget(each, Path()).loss_over_allocation_db for each in (DR4, FR4)]
+    over_db = [budget(each, LightPath()).loss_over_allocation_db for each in (DR4, FR4)]
     assert over_db == pytest.approx([2.95, 1.95])
 
 
@@ -73,7 +73,7 @@ def test_the_standard_closes_its_own_budget_at_the_lowest_compliant_launch(optic
 
 
 paths = st.builds(
-    Path,
+    LightPath,
     connectors=st.integers(0, 8),
     connector_loss_db=st.floats(0.01, 1),
     fibre_m=st.floats(0, 400),
@@ -129,25 +129,25 @@ def test_a_margin_beyond_a_lossless_path_has_no_largest_loss():
 def test_a_low_launch_bounds_the_tdecq_it_is_compliant_with():
     # -0.5 dBm may only be launched with a TDECQ of up to 1.7 dB (launch - TDECQ >= -2.2 dBm).
     assert largest_tdecq_db(DR4, 0.1, wanted_margin_db=0, launch_oma_dbm=-0.5) == pytest.approx(1.7)
-    found = budget(DR4, Path(connectors=0, ocs_loss_db=0), tdecq_db=1.0, launch_oma_dbm=-0.5)
+    found = budget(DR4, LightPath(connectors=0, ocs_loss_db=0), tdecq_db=1.0, launch_oma_dbm=-0.5)
     assert found.largest_loss_at_worst_tdecq_db is None
 
 
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: Path(connectors=-1), "connectors = -1 is out of range"),
-        (lambda: Path(connector_loss_db=-0.1), "connector loss = -0.1 dB is out of range.*cannot amplify"),
-        (lambda: Path(fibre_m=float("nan")), "fibre length = nan is not a finite number"),
-        (lambda: Path(ocs_loss_db=float("inf")), "OCS loss = inf is not a finite number"),
-        (lambda: Path(splices=1.5), "splices = 1.5 is not a whole number"),
+        (lambda: LightPath(connectors=-1), "connectors = -1 is out of range"),
+        (lambda: LightPath(connector_loss_db=-0.1), "connector loss = -0.1 dB is out of range.*cannot amplify"),
+        (lambda: LightPath(fibre_m=float("nan")), "fibre length = nan is not a finite number"),
+        (lambda: LightPath(ocs_loss_db=float("inf")), "OCS loss = inf is not a finite number"),
+        (lambda: LightPath(splices=1.5), "splices = 1.5 is not a whole number"),
         (lambda: DR4.sensitivity_dbm(3.5), "TDECQ = 3.5 dB is out of range: it must be from 0 to 3.4 dB"),
         (lambda: DR4.sensitivity_dbm(-0.1), "TDECQ = -0.1 dB is out of range"),
         (lambda: margin_db(FR4, 1, tdecq_db=1, launch_oma_dbm=4.0), "launch OMA.*FR4 = 4 dBm is out of range.*3.7"),
         (lambda: margin_db(FR4, 1, tdecq_db=3.4, launch_oma_dbm=1.0), "from 1.7 to 3.7 dBm.*at TDECQ 3.4 dB"),
         (lambda: margin_db(FR4, -1, tdecq_db=1), "path loss = -1 dB is out of range"),
         (lambda: largest_tdecq_db(FR4, 1, wanted_margin_db=-1), "wanted margin = -1 dB is out of range"),
-        (lambda: budget(DR4, Path(fibre_m=501)), "fibre length of 400GBASE-DR4 = 501 m is out of range.*500"),
+        (lambda: budget(DR4, LightPath(fibre_m=501)), "fibre length of 400GBASE-DR4 = 501 m is out of range.*500"),
         (lambda: circuit_switch(320), "320 ports, only of 192 and 384; give its loss in dB instead"),
     ],
 )
@@ -161,7 +161,7 @@ def test_the_loss_of_the_192_port_switch_is_marked_inferred_and_that_of_384_port
 
 
 def test_the_requirements_are_one_pair_50_ms_and_2_db_and_only_wdm_meets_the_first():
-    rows = requirements((DR4, FR4), Path(), ocs_ports=384)
+    rows = requirements((DR4, FR4), LightPath(), ocs_ports=384)
     assert [(row.required, row.subject, row.offered, row.met) for row in rows] == [
         (1, "400GBASE-DR4", 4, "no"),
         (1, "400GBASE-FR4", 1, "yes"),
@@ -172,19 +172,19 @@ def test_the_requirements_are_one_pair_50_ms_and_2_db_and_only_wdm_meets_the_fir
 
 
 def test_splicing_the_ocs_fibres_leaves_the_ocs_what_the_rest_of_the_path_does_not_take():
-    assert spliced(Path()).loss_db == pytest.approx(2 * 0.75 + 0.25 + 2 * 0.3 + 2.7)
-    rows = requirements((DR4, FR4), Path(), ocs_ports=None)
+    assert spliced(LightPath()).loss_db == pytest.approx(2 * 0.75 + 0.25 + 2 * 0.3 + 2.7)
+    rows = requirements((DR4, FR4), LightPath(), ocs_ports=None)
     assert "up to 4.1 dB of path (OCS fibres spliced: leaves 1.75 dB for the OCS)" in rows[2].how
     assert "up to 4.3 dB of path (OCS fibres spliced: leaves 1.95 dB for the OCS)" in rows[3].how
 
 
 def test_a_path_too_lossy_for_any_transmitter_does_not_meet_the_margin():
-    row = requirements((DR4,), Path(connectors=8), ocs_ports=None)[-1]
+    row = requirements((DR4,), LightPath(connectors=8), ocs_ports=None)[-1]
     assert (row.met, row.offered) == ("no", None)
 
 
 def test_a_short_spliced_path_meets_the_margin_with_any_compliant_transmitter():
-    path = Path(connectors=2, splices=2, ocs_loss_db=1.5)
+    path = LightPath(connectors=2, splices=2, ocs_loss_db=1.5)
     row = requirements((DR4,), path, ocs_ports=None)[-1]
     assert (row.met, row.offered) == ("yes", 3.4)
     # 4.1 - (2 x 0.75 + 2 x 0.3 + 0.25): spliced already, so nothing is spliced twice.

@@ -16,7 +16,7 @@ import cli
 from paper import plan
 from paper.exact import EXACT
 from paper.measure import measured
-from paper.rows import Found, Measure, Published, Row, Unit, read_rows, reproduces
+from paper.rows import Found, PairedFigure, Published, Row, Unit, read_rows, reproduces
 from sweeps.axes import parse_axes, points
 from sweeps.grid import Outcome
 from sweeps.intervals import Estimate
@@ -35,7 +35,7 @@ def of(value: float, half_width: float | None = None) -> Found:
 
 
 def row(unit: Unit = "percent", **published: str) -> Row:
-    measure = Measure(part=["x"], figure="f", of="a")
+    measure = PairedFigure(part=["x"], figure="f", of="a")
     return Row(id="r", figure="3b", what="w", unit=unit, published=Published(**published), source="s", measure=measure)
 
 
@@ -107,7 +107,7 @@ def outcome(fabric: str, seed: int, value: float | None, point: tuple = ()) -> O
 
 def test_a_difference_is_paired_by_window_and_a_window_without_its_pair_does_not_count():
     row_ = row("points", low="1", high="2").model_copy(
-        update={"measure": Measure(part=["x"], figure="f", of="a", minus="b")}
+        update={"measure": PairedFigure(part=["x"], figure="f", of="a", minus="b")}
     )
     cells = [outcome("a", seed, value) for seed, value in ((1, 0.80), (2, 0.90), (3, 0.5))]
     cells += [outcome("b", seed, value) for seed, value in ((1, 0.79), (2, 0.87))]
@@ -118,7 +118,7 @@ def test_a_difference_is_paired_by_window_and_a_window_without_its_pair_does_not
 
 
 def test_relative_to_the_same_fabric_at_another_point():
-    measure = Measure(part=["x"], where={"e": "0.1"}, figure="f", of="a", over={"e": "0"})
+    measure = PairedFigure(part=["x"], where={"e": "0.1"}, figure="f", of="a", over={"e": "0"})
     row_ = row(value="50").model_copy(update={"measure": measure})
     cells = [outcome("a", 1, 2.0, (("e", "0"),)), outcome("a", 1, 3.0, (("e", "0.1"),))]
     found = measured(row_, {"x": cells}, {"x": cells})
@@ -126,7 +126,7 @@ def test_relative_to_the_same_fabric_at_another_point():
 
 
 def test_a_distance_is_of_the_means_and_drops_the_sign():
-    measure = Measure(part=["x"], figure="f", of="a", minus="b", distance=True)
+    measure = PairedFigure(part=["x"], figure="f", of="a", minus="b", distance=True)
     row_ = row("points", at_most="1").model_copy(update={"measure": measure})
     cells = [outcome("a", 1, 0.50), outcome("b", 1, 0.53), outcome("a", 2, 0.51), outcome("b", 2, 0.50)]
     [found] = measured(row_, {"x": cells}, {"x": cells}).by_point.values()

@@ -10,7 +10,7 @@ import pytest
 from dummy_switch import DummySwitch, dummy_switch
 
 from controllers.core.switching import COOKIE, circuit_cookie, circuit_rule
-from emulation.monitor.circuit_rules import RuleWatch, Socket, Table
+from emulation.monitor.circuit_rules import FlowTable, RuleWatch, Socket
 
 DROP_ALL = f"cookie={COOKIE:#x},priority=0,actions=drop"
 JOINED = frozenset({(1, 2), (2, 1)})
@@ -38,7 +38,7 @@ def joined(switch: DummySwitch) -> DummySwitch:
     return switch
 
 
-def read(switch: DummySwitch, bridge: str = "plane0") -> Table:
+def read(switch: DummySwitch, bridge: str = "plane0") -> FlowTable:
     watch = RuleWatch({bridge: switch.socket(bridge)})
     watch.patience_s = 30.0
     watch.sample(0.0)
@@ -48,15 +48,15 @@ def read(switch: DummySwitch, bridge: str = "plane0") -> Table:
 
 
 def test_the_controllers_own_rules_are_circuits(joined: DummySwitch) -> None:
-    assert read(joined) == Table(JOINED, drops_all=True)
-    assert read(joined, "plane1") == Table(frozenset(), drops_all=False)
+    assert read(joined) == FlowTable(JOINED, drops_all=True)
+    assert read(joined, "plane1") == FlowTable(frozenset(), drops_all=False)
 
 
 def test_rules_that_are_gone_are_not_there(joined: DummySwitch) -> None:
     joined.ofctl("del-flows", "plane0", "in_port=1")
-    assert read(joined) == Table(frozenset({(2, 1)}), drops_all=True)
+    assert read(joined) == FlowTable(frozenset({(2, 1)}), drops_all=True)
     joined.ofctl("del-flows", "plane0")
-    assert read(joined) == Table(frozenset(), drops_all=False)
+    assert read(joined) == FlowTable(frozenset(), drops_all=False)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from controllers.core.switching import circuit_rule
-from emulation.monitor.circuit_rules import Reading, Table
-from emulation.verdict.rules import differences
+from emulation.monitor.circuit_rules import FlowTable, TableReading
+from emulation.verdict.circuit_rules import differences
 
 PORTS = {"p0": 1, "p1": 2, "d0": 5, "d1": 6}
 PLANES = {"plane0": PORTS}
@@ -18,13 +18,13 @@ SETUP = {"event": "setup", "pairs": {"p0": "d0", "p1": "d1"}}
 STANDING = ((1, 5), (5, 1), (2, 6), (6, 2))
 
 
-def table(*circuits: tuple[int, int], drops_all: bool = True, foreign: tuple[str, ...] = ()) -> Table:
-    return Table(frozenset(circuits), drops_all, foreign)
+def table(*circuits: tuple[int, int], drops_all: bool = True, foreign: tuple[str, ...] = ()) -> FlowTable:
+    return FlowTable(frozenset(circuits), drops_all, foreign)
 
 
-def reading(at_s: float, found: Table, took_s: float = 0.002) -> Reading:
+def reading(at_s: float, found: FlowTable, took_s: float = 0.002) -> TableReading:
     """At a run-clock time."""
-    return Reading("plane0", T0_S + at_s, T0_S + at_s + took_s, found)
+    return TableReading("plane0", T0_S + at_s, T0_S + at_s + took_s, found)
 
 
 def move(window: int, prefill: str, decode: str, began_s: float, ended_s: float) -> list[dict[str, Any]]:
@@ -32,7 +32,7 @@ def move(window: int, prefill: str, decode: str, began_s: float, ended_s: float)
     return [begun, {"event": "switch", "window": window, "t_s": ended_s}]
 
 
-def found(*readings: Reading, events: list[dict[str, Any]] | None = None) -> tuple[list[str], list[str]]:
+def found(*readings: TableReading, events: list[dict[str, Any]] | None = None) -> tuple[list[str], list[str]]:
     return differences(readings, PLANES, [SETUP, *(events or [])], T0_S, 1.0)
 
 
@@ -100,7 +100,7 @@ def test_a_move_that_never_ended_may_leave_anything_of_its_ports() -> None:
 
 def test_a_dilated_clock_is_run_time() -> None:
     moved = move(1, "p0", "d1", 1.0, 1.03)
-    readings = [Reading("plane0", T0_S + 2.01, T0_S + 2.012, table())]
+    readings = [TableReading("plane0", T0_S + 2.01, T0_S + 2.012, table())]
     assert differences(readings, PLANES, [SETUP, *moved], T0_S, 2.0) == ([], [])
 
 

@@ -11,8 +11,8 @@ import trace_samples
 from trace_samples import CALLS, GAP_S
 
 from workloads.arrivals import arrivals
-from workloads.drafts import traced_drafts
 from workloads.prefill import PrefillTiming
+from workloads.tenant_requests import traced_drafts
 from workloads.tenants import TenantSpec
 from workloads.traces import slices
 from workloads.traces.prefixes import PrefixCache

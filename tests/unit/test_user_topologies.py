@@ -8,7 +8,7 @@ import pytest
 from test_topologies import walk
 
 from emulation.plan.fabric_plan import FabricPlan
-from experiments.schema import rules
+from experiments.schema import plugins
 from experiments.schema.errors import SpecError
 from experiments.schema.spec import load
 from simulation.twin import Twin
@@ -66,7 +66,7 @@ def test_the_twin_shares_the_links_of_the_path_that_each_flow_is_hashed_to(three
 def test_a_topology_that_cannot_be_is_refused_with_its_file_before_anything_is_built(tmp_path, text, said):
     (tmp_path / "own.py").write_text(text)
     experiment = load(DEMO, [fabric(f"{tmp_path}/own.py:Own")])
-    (line,) = rules.refusals(experiment)
+    (line,) = plugins.refusals(experiment)
     assert line.startswith("fabrics.0.topology: ")
     assert "own.py:Own" in line
     assert said in line

@@ -18,7 +18,7 @@ from emulation.linux.rtnetlink import MESSAGE, NEIGHBOUR, TRAFFIC_CONTROL, attri
 from emulation.monitor import machine
 from emulation.monitor.changes import configuration, described
 from emulation.monitor.circuit_rules import in_words
-from emulation.monitor.machine import MachineWatch, StopWatch
+from emulation.monitor.machine import MachineWatch, StoppedProcesses
 from emulation.monitor.sampler import Sampler
 
 STAT = """\
@@ -57,7 +57,7 @@ def test_our_own_process_has_run_and_one_that_is_gone_has_not():
 def test_a_process_that_was_stopped_for_a_while_is_named_with_how_long():
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
-        watch = StopWatch({"p0": child.pid})
+        watch = StoppedProcesses({"p0": child.pid})
         watch.sample(10.0)
         os.kill(child.pid, signal.SIGSTOP)
         deadline_s = time.monotonic() + 30

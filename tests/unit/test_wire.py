@@ -8,8 +8,8 @@ from emulation.agents.wire import (
     HEADER_BYTES,
     FrameHeader,
     FrameReader,
+    KvPart,
     LineSplitter,
-    Part,
     WireError,
     encode_line,
 )
@@ -18,7 +18,7 @@ headers = st.builds(
     FrameHeader,
     index=st.integers(0, 2**32 - 1),
     rank=st.integers(0, 2**16 - 1),
-    part=st.sampled_from(Part),
+    part=st.sampled_from(KvPart),
     size_bytes=st.integers(HEADER_BYTES, 5000),
     head_moves=st.booleans(),
 )
@@ -42,17 +42,17 @@ def test_frames_are_found_however_the_stream_is_cut(frames: list[FrameHeader], c
 
 
 def test_a_header_is_24_bytes_in_network_order() -> None:
-    header = FrameHeader(index=0x01020304, rank=2, part=Part.TAIL, size_bytes=9011, head_moves=True)
+    header = FrameHeader(index=0x01020304, rank=2, part=KvPart.TAIL, size_bytes=9011, head_moves=True)
     assert header.pack() == b"HGKV" + bytes.fromhex("0102030400020006000000000000233300000000")
 
 
 def test_a_frame_that_is_its_header_only_begins_and_ends_at_once() -> None:
-    header = FrameHeader(0, 0, Part.ALL, HEADER_BYTES, False)
+    header = FrameHeader(0, 0, KvPart.ALL, HEADER_BYTES, False)
     assert [event.ended for event in FrameReader().feed(memoryview(header.pack()))] == [False, True]
 
 
 def test_a_frame_ends_with_its_last_byte_and_not_before() -> None:
-    header = FrameHeader(7, 0, Part.ALL, 100, False)
+    header = FrameHeader(7, 0, KvPart.ALL, 100, False)
     reader = FrameReader()
     data = stream_of([header])
     assert [event.ended for event in reader.feed(memoryview(data[:99]))] == [False]
@@ -73,7 +73,7 @@ def test_a_frame_ends_with_its_last_byte_and_not_before() -> None:
     ],
 )
 def test_a_malformed_header_is_refused_with_its_value(position: int, value: bytes, message: str) -> None:
-    raw = bytearray(FrameHeader(1, 0, Part.ALL, 100, False).pack())
+    raw = bytearray(FrameHeader(1, 0, KvPart.ALL, 100, False).pack())
     raw[position : position + len(value)] = value
     with pytest.raises(WireError, match=message):
         list(FrameReader().feed(memoryview(raw)))

@@ -59,7 +59,7 @@ def circuits(scratch: Path) -> dict[str, Any]:
 
 def link_delay(scratch: Path) -> dict[str, float]:
     from emulation.network.testbed import Testbed
-    from emulation.probe.link import Path as ProbePath
+    from emulation.probe.link import ProbedPath as ProbePath
     from emulation.probe.link import round_trip_s
     from topologies.leaf_spine import LeafSpine
 

@@ -22,7 +22,7 @@ from workloads.traces import (
     vidur,
 )
 from workloads.traces.own import names_plugin, own_format
-from workloads.traces.reading import Format, Reading
+from workloads.traces.reading import Format, TraceReading
 from workloads.traces.text import head
 from workloads.traces.trace import TraceError
 
@@ -82,6 +82,6 @@ def open_trace(
     *,
     max_context_tokens: int = CONTEXT_LIMIT_TOKENS,
     time_unit: TimeUnit | None = None,
-) -> Reading:
+) -> TraceReading:
     """A pass over the trace. Raises as `format_of`; iterating raises TraceError."""
-    return Reading(path, format_of(path, source), max_context_tokens=max_context_tokens, time_unit=time_unit)
+    return TraceReading(path, format_of(path, source), max_context_tokens=max_context_tokens, time_unit=time_unit)

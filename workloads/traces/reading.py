@@ -63,7 +63,7 @@ class Format:
         return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S}.{nanoseconds:09d}"
 
 
-class Reading:
+class TraceReading:
     """Iterate once for the rows that would be replayed; `report()` covers what was read until then."""
 
     def __init__(
@@ -220,6 +220,6 @@ class Reading:
 
 def read(path: str | Path, form: Format, *, max_context_tokens: int = CONTEXT_LIMIT_TOKENS) -> Trace:
     """The whole trace in memory. Raises TraceError."""
-    reading = Reading(path, form, max_context_tokens=max_context_tokens)
+    reading = TraceReading(path, form, max_context_tokens=max_context_tokens)
     rows = list(reading)
     return Trace(rows, reading.report())

@@ -15,7 +15,7 @@ import numpy as np
 
 from workloads.prefill import PrefillTiming
 from workloads.seeds import stream
-from workloads.traces.reading import Reading
+from workloads.traces.reading import TraceReading
 from workloads.traces.trace import TraceError, TraceReport, TraceRow
 
 
@@ -29,7 +29,7 @@ class Corpus:
     report: TraceReport
 
 
-def corpus(reading: Reading, timing: PrefillTiming) -> Corpus:
+def corpus(reading: TraceReading, timing: PrefillTiming) -> Corpus:
     """One pass over the trace. Raises TraceError."""
     sessions, calls, work_s = 0, 0, 0.0
     for _, rows in groupby(reading, key=lambda row: row.session):
@@ -46,7 +46,7 @@ def session_rate_per_s(found: Corpus, load: float, instances: int) -> float:
 
 
 def calls_in(
-    open_reading: Callable[[], Reading],
+    open_reading: Callable[[], TraceReading],
     *,
     rate_per_s: float,
     sessions: int,

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from workloads.prefill import PrefillTiming
-from workloads.traces.reading import Reading
+from workloads.traces.reading import TraceReading
 from workloads.traces.replay import Replay, replay, spread_ties
 from workloads.traces.trace import Trace, TraceError, TraceRow
 
@@ -22,7 +22,7 @@ _ROWS_BEFORE_OFFSET: Final = 262_144
 
 
 def slice_of(
-    reading: Reading,
+    reading: TraceReading,
     *,
     load: float | None,
     instances: int,

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from workloads.kv import KvModel
 from workloads.prefill import PrefillTiming
-from workloads.traces.reading import Reading
+from workloads.traces.reading import TraceReading
 
 PERCENTILES: Final = (10, 50, 90, 99)
 _STEP: Final = math.log(1.005)
@@ -59,7 +59,7 @@ class Tally:
         return found
 
 
-def summarise(reading: Reading, server: Server | None = None) -> dict[str, Any]:
+def summarise(reading: TraceReading, server: Server | None = None) -> dict[str, Any]:
     """Read the whole trace. Raises TraceError.
 
     Keys of the result: what `TraceReport` says, `context_tokens`, `new_tokens`, `output_tokens` (each a

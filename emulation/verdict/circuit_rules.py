@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controllers.core.switching import circuit_rule
-from emulation.monitor.circuit_rules import Reading
+from emulation.monitor.circuit_rules import TableReading
 
 #: The log's times and ours are of one clock; a reading's ends are not exact to the microsecond.
 SLACK_S = 0.001
@@ -47,7 +47,7 @@ def moves(events: Iterable[Mapping[str, Any]]) -> tuple[dict[str, str], list[Mov
 
 
 def differences(
-    readings: Sequence[Reading],
+    readings: Sequence[TableReading],
     ports: Mapping[str, Mapping[str, int]],
     events: Iterable[Mapping[str, Any]],
     t0_s: float,

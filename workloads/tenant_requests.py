@@ -14,7 +14,7 @@ from workloads.prefill import PrefillTiming
 from workloads.seeds import stream, uniform
 from workloads.tenants import TenantSpec
 from workloads.traces.formats import open_trace
-from workloads.traces.reading import Reading
+from workloads.traces.reading import TraceReading
 from workloads.traces.session_starts import calls_in, corpus, session_rate_per_s
 from workloads.traces.slices import slice_of
 from workloads.traces.trace import TraceError, TraceRow
@@ -23,7 +23,7 @@ SYNTHETIC = "synthetic-agentic"
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class PlannedRequest:
     """A request before what depends on its id is drawn. Arrivals are run-clock times."""
 
     arrival_s: float
@@ -34,7 +34,7 @@ class Draft:
 
 def synthetic_drafts(
     tenant: TenantSpec, instances: int, timing: PrefillTiming, window_s: float, warmup_s: float, seed: int
-) -> tuple[list[Draft], list[Draft]]:
+) -> tuple[list[PlannedRequest], list[PlannedRequest]]:
     """Warm-up and measured requests: Poisson arrivals at the rate that offers the tenant's load, which is
     load * instances / mean prefill time. Raises ValueError."""
     if tenant.profile not in synthetic.PROFILES:
@@ -47,7 +47,7 @@ def synthetic_drafts(
     profile = synthetic.PROFILES[tenant.profile]
     rate_per_s = tenant.load * instances / synthetic.mean_prefill_s(profile, timing)
 
-    def draw(part: str, start_s: float, span_s: float) -> list[Draft]:
+    def draw(part: str, start_s: float, span_s: float) -> list[PlannedRequest]:
         def rng(what: str) -> np.random.Generator:
             return stream(seed, tenant.name, part, what)
 
@@ -56,7 +56,7 @@ def synthetic_drafts(
         prefix = f"{'warmup-' if part == 'warmup' else ''}{tenant.name}-s"
         sessions = synthetic.deal_sessions(rng("sessions"), len(times_s), rate_per_s, prefix)
         return [
-            Draft(start_s + time_s, new, context - new, session)
+            PlannedRequest(start_s + time_s, new, context - new, session)
             for time_s, (context, new), session in zip(times_s, lengths, sessions, strict=True)
         ]
 
@@ -83,7 +83,7 @@ def traced_drafts(
     warmup_s: float,
     seed: int,
     content: tuple[int, ...] | None,
-) -> tuple[list[Draft], list[Draft], dict[str, object]]:
+) -> tuple[list[PlannedRequest], list[PlannedRequest], dict[str, object]]:
     """Warm-up and measured requests, and what a TenantReport says of them: a slice of the tenant's trace at its load,
     remembered as long as the file's `content` is the same. Raises ValueError or TraceError."""
     if tenant.path is None:
@@ -101,9 +101,9 @@ def traced_drafts(
     # A row of lengths alone is read as a session of one call, which is none that affinity could act on.
     named = reading.format.sessions
 
-    def drafts(rows: list[tuple[float, TraceRow]], prefix: str, start_s: float = 0.0) -> list[Draft]:
+    def drafts(rows: list[tuple[float, TraceRow]], prefix: str, start_s: float = 0.0) -> list[PlannedRequest]:
         return [
-            Draft(
+            PlannedRequest(
                 start_s + at_s,
                 row.new_tokens,
                 row.cached_tokens,
@@ -155,7 +155,7 @@ def _drawn_shifts(tenant: TenantSpec, seed: int) -> list[float] | None:
 
 def _started(
     tenant: TenantSpec,
-    reading: Reading,
+    reading: TraceReading,
     instances: int,
     timing: PrefillTiming,
     window_s: float,

@@ -20,7 +20,7 @@ SILENCE_S = 3.5
 CATCH_UP_S = 0.3
 
 
-class Watch:
+class LivenessWatch:
     """Asks every part once a second. parts: name -> a call that returns when the part has answered and raises where
     it cannot be asked; it must give up within SILENCE_S."""
 

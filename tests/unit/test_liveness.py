@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from emulation.linux.watch import Watch, ask_unixctl
+from emulation.linux.liveness import LivenessWatch, ask_unixctl
 from process.interrupts import Interrupted, interruptible, shielded
 
 
@@ -23,7 +23,7 @@ def until(condition, timeout_s=30.0):
 
 def test_a_part_that_answers_is_no_trouble():
     asked = []
-    watch = Watch({"a": lambda: asked.append(1)}, silence_s=30)
+    watch = LivenessWatch({"a": lambda: asked.append(1)}, silence_s=30)
     until(lambda: len(asked) > 1)
     assert watch.troubles() == []
     watch.stop()
@@ -31,7 +31,7 @@ def test_a_part_that_answers_is_no_trouble():
 
 def test_a_part_that_hangs_is_named_and_holds_up_no_other():
     release, asked = threading.Event(), []
-    watch = Watch({"stuck": lambda: release.wait(60), "fine": lambda: asked.append(1)}, silence_s=0.2)
+    watch = LivenessWatch({"stuck": lambda: release.wait(60), "fine": lambda: asked.append(1)}, silence_s=0.2)
     until(watch.troubles)
     (trouble,) = watch.troubles()
     assert trouble.startswith("stuck has not answered for ")
@@ -42,7 +42,7 @@ def test_a_part_that_hangs_is_named_and_holds_up_no_other():
 
 
 def test_a_part_is_asked_from_when_it_is_added():
-    watch = Watch({}, silence_s=0.2)
+    watch = LivenessWatch({}, silence_s=0.2)
     assert watch.troubles() == []
     release = threading.Event()
     watch.add("late", lambda: release.wait(60))
@@ -56,7 +56,7 @@ def test_a_part_that_cannot_be_asked_is_named_with_the_reason():
     def refuse():
         raise ConnectionRefusedError("nobody there")
 
-    watch = Watch({"gone": refuse}, silence_s=0.2)
+    watch = LivenessWatch({"gone": refuse}, silence_s=0.2)
     until(watch.troubles)
     assert "(nobody there)" in watch.troubles()[0]
     watch.stop()
