@@ -20,10 +20,9 @@ FULL_MB = int(os.environ.get("HELIOGRAPH_TRACE_MEGABYTES", "0"))
 COMPRESSIONS = ("plain", "gzip", "zstd")
 #: Megabytes of the two files: behind the first, what a reader makes once is there, at 65,536 arrival times at the
 #: latest. One more arena of Python's allocator (1 MiB) is no growth: it must not reach the limit over the difference.
-LONG_ROWS_MB, SHORT_ROWS_MB, SHORTEST_ROWS_MB = (5, 20), (5, 15), (3, 12)
+LONG_ROWS_MB, SHORT_ROWS_MB = (5, 20), (3, 10)
 SIZES_MB = dict.fromkeys(("mooncake", "bailian", "tracelab-rounds", "agentx"), LONG_ROWS_MB)
-SIZES_MB |= dict.fromkeys(("tracelab", "vidur", "vidur-lengths"), SHORTEST_ROWS_MB)  # 31,000 a megabyte
-SIZES_MB["burstgpt"] = (8, 18)  # several rows have one time
+SIZES_MB["burstgpt"] = (7, 16)  # several rows have one time
 PEAK = """\
 import sys
 from workloads.traces.formats import open_trace
