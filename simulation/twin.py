@@ -1,6 +1,6 @@
 """One fabric and one seed in virtual time: the same queues, streams and decisions as the emulation, and ideal flows.
 
-The gateway sends each request to the prefill instance with the fewest unfinished ones; the instance's queue yields the
+The gateway sends each request to a prefill instance by the experiment's prefill choice; the instance's queue yields the
 events of Algorithm 1; the controller's own core answers them; a network carries the KV; the first token returns when
 the last byte of every rank has arrived.
 """
@@ -30,8 +30,10 @@ from simulation.job import SimulatedRequest, circuit_events
 from simulation.networks import Ceiling, CircuitNetwork, Network, PacketNetwork
 from simulation.packet_fabric import PacketFabric
 from simulation.release import release_pieces
+from workloads.prefill_choice import load as load_prefill_choice
+from workloads.prefill_router import PrefillRouter
 from workloads.request import Request
-from workloads.serving import KvStream, LastChunkStarted, LeastUnfinished, PrefillQueue, PrefillStarted, kv_due_s
+from workloads.serving import KvStream, LastChunkStarted, PrefillQueue, PrefillStarted, kv_due_s
 
 #: Real seconds after the last arrival that a run waits for what is under way; the emulation's own.
 DRAIN_S = 45.0
@@ -80,7 +82,7 @@ class Twin:
         self._clock = VirtualClock()
         self._core: FabricController = build_core(experiment, self.fabric, self.seed, self.constants)
         self._jobs: dict[str, SimulatedRequest] = {}
-        self._balance = LeastUnfinished()
+        self._router = PrefillRouter(load_prefill_choice(experiment.prefill.choice, self.seed), self._timing)
         names = [instance.name for instance in experiment.shape.instances if instance.role == "prefill"]
         self._queues = {name: PrefillQueue(self._timing, self._kv.layers) for name in names}
         self._planned_s: dict[str, float] = {}
@@ -114,14 +116,13 @@ class Twin:
     # -- the gateway ----------------------------------------------------------------------------------------------
 
     def _arrive(self, index: int, request: Request, now_s: float) -> None:
-        prefill = self._balance.choose(self._owned[request.tenant].prefills)
-        self._balance.started(prefill)
+        prefill = self._router.send(request, self._owned[request.tenant].prefills, now_s)
         job = self._jobs[request.id] = SimulatedRequest(index, request, prefill, now_s)
         self._clock.at(now_s + self.constants.request_s, lambda at_s: self._receive(job, at_s))
 
     def _first_token(self, job: SimulatedRequest, now_s: float) -> None:
         job.first_token_s = now_s
-        self._balance.finished(job.prefill)
+        self._router.ended(job.request.id, now_s)
 
     # -- a prefill instance -----------------------------------------------------------------------------------------
 
@@ -138,7 +139,7 @@ class Twin:
             head_bytes=self._kv.rank_head_bytes(request.cached_tokens, request.new_tokens),
             tail_bytes=self._kv.rank_bytes(request.new_tokens),
             layer_bytes=self._kv.rank_layer_bytes(plan.chunks[-1].new_tokens),
-            predicted_prefill_s=plan.duration_s * request.prediction_factor,
+            predicted_prefill_s=request.predicted_prefill_s(self._timing),
             migrates=request.migrates,
         )
         # admitted goes out before the prefill may start at once

@@ -47,7 +47,9 @@ def carry(experiment: Experiment) -> tuple[Experiment, Carried]:
         for i, each in enumerate(experiment.workload.tenants)
     ]
     workload = experiment.workload.model_copy(update={"tenants": tenants})
-    return experiment.model_copy(update={"fabrics": fabrics, "workload": workload}), tuple(sorted(sources.items()))
+    prefill = experiment.prefill.model_copy(update=carried("prefill", ("choice",)))
+    changed = {"fabrics": fabrics, "workload": workload, "prefill": prefill}
+    return experiment.model_copy(update=changed), tuple(sorted(sources.items()))
 
 
 def unpack(carried: Carried, folder: Path) -> None:

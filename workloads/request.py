@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from workloads.prefill import PrefillTiming
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -33,3 +35,7 @@ class Request:
     def context_tokens(self) -> int:
         """Tokens of the whole prompt: cached and new."""
         return self.cached_tokens + self.new_tokens
+
+    def predicted_prefill_s(self, timing: PrefillTiming) -> float:
+        """How long a scheduler expects its prefill to take."""
+        return timing.duration_s(self.new_tokens, self.cached_tokens) * self.prediction_factor

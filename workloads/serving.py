@@ -1,14 +1,13 @@
 """The queue-and-release logic of serving, as pure functions of `now`: which prefill runs, and which KV bytes exist.
 
-A wall-clock agent and a virtual-time simulator drive the same three objects: `PrefillQueue` (one instance, first in
-first out), `KvStream` (the bytes of one transfer on one rank) and `LeastUnfinished` (which instance is next). None
-reads a clock. Every time is a run-clock time in real seconds, every size in real bytes per rank.
+A wall-clock agent and a virtual-time simulator drive the same two objects: `PrefillQueue` (one instance, first in first
+out) and `KvStream` (the bytes of one transfer on one rank). Neither reads a clock. Every time is a run-clock time in
+real seconds, every size in real bytes per rank. Which instance is next is `prefill_router.py`'s.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -166,35 +165,3 @@ def kv_due_s(plan: PrefillPlan, kv: KvModel, mode: TransferMode, start_s: float,
         return end_s
     to_send_bytes = kv.rank_bytes(plan.new_tokens) - kv.rank_layer_bytes(plan.chunks[-1].new_tokens)
     return max(start_s + plan.last_chunk_start_s, end_s - to_send_bytes / rate_bytes_per_s)
-
-
-class LeastUnfinished:
-    """Load balancing: the instance with the fewest assigned and unfinished requests; ties go to the least recently
-    chosen."""
-
-    def __init__(self) -> None:
-        self._unfinished: dict[str, int] = {}
-        self._chosen_at: dict[str, int] = {}
-        self._choices = 0
-
-    def choose(self, names: Sequence[str]) -> str:
-        """One of `names`; the first of them among equals that were never chosen. Raises ValueError if there is none."""
-        if not names:
-            raise ValueError("no instance to choose from")
-        name = min(names, key=lambda n: (self._unfinished.get(n, 0), self._chosen_at.get(n, 0)))
-        self._choices += 1
-        self._chosen_at[name] = self._choices
-        return name
-
-    def started(self, name: str) -> None:
-        """A request was assigned to `name`."""
-        self._unfinished[name] = self._unfinished.get(name, 0) + 1
-
-    def finished(self, name: str) -> None:
-        """A request of `name` is over. Raises ValueError where none is unfinished."""
-        if self._unfinished.get(name, 0) == 0:
-            raise ValueError(f"{name} has no unfinished request; finished() was called without started()")
-        self._unfinished[name] -= 1
-
-    def unfinished(self, name: str) -> int:
-        return self._unfinished.get(name, 0)

@@ -6,14 +6,13 @@ takes one.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 
 from controllers.core.decode_choice import DecodeChoice
 from controllers.decode_choices.by_load import LeastLoaded, Random, RoundRobin
 from controllers.decode_choices.by_network import CircuitAware, NetworkAware, Sticky
 from controllers.decode_choices.by_session import SessionAffinity
-from inputs.plugin_file import PluginError, start
+from inputs.plugin_file import PluginError, start, with_seed
 from inputs.plugin_file import load as load_plugin
 
 BUILT_IN: dict[str, Callable[..., DecodeChoice]] = {
@@ -33,18 +32,13 @@ def load(spec: str, seed: int) -> DecodeChoice:
     Raises ValueError, saying what was not found and what is allowed.
     """
     if spec in BUILT_IN:
-        return _build(BUILT_IN[spec], seed)
+        return with_seed(BUILT_IN[spec], seed)
     if ":" not in spec:
         raise ValueError(f"decode_choice {spec!r}: not one of {', '.join(BUILT_IN)}, nor of the form module:Class")
     try:
         factory = load_plugin(spec)
         if not start(lambda: callable(getattr(factory, "choose", None))):
             raise PluginError("it has no method choose(demand, candidates, now_s)")
-        return start(lambda: _build(factory, seed))
+        return start(lambda: with_seed(factory, seed))
     except PluginError as error:
         raise ValueError(f"decode_choice {spec!r}: {error}") from error
-
-
-def _build(factory: Callable[..., DecodeChoice], seed: int) -> DecodeChoice:
-    takes_seed = "seed" in inspect.signature(factory).parameters
-    return factory(seed=seed) if takes_seed else factory()

@@ -5,49 +5,29 @@ or name an instance that is not there.
 from __future__ import annotations
 
 import contextlib
-import signal
 from collections.abc import Callable, Collection, Iterator
-from types import FrameType
 from typing import TypeVar
 
 import eventlet
 
 from controllers.core.demand import EventError, Placement
-from inputs.plugin_fault import PluginFault, blamed, last_lines
+from inputs.plugin_deadline import decides_within
+from inputs.plugin_fault import PluginFault, blamed
 
 Answer = TypeVar("Answer")
 
-#: Wall seconds for one decision. Far above any decision, and below the 5 s after which an agent gives up on an answer.
-LIMIT_S = 2.0
-
 
 @contextlib.contextmanager
-def decides_within(limit_s: float, name: str) -> Iterator[None]:
-    """Raises PluginFault, with the place where it was, in code that runs longer than `limit_s`.
-
-    Code that computes or blocks is reached by a signal, code that waits for other greenlets by the hub's timer. For the
-    main thread only, where Ryu's greenlets run.
-    """
+def greenlet_decides_within(limit_s: float, name: str) -> Iterator[None]:
+    """`decides_within` for a greenlet: code that computes or blocks is reached by a signal, code that waits for other
+    greenlets by the hub's timer."""
     guarded = eventlet.getcurrent()
-    fault = PluginFault(f"{name} took longer than {limit_s:g} s to decide")
-
-    def ring(number: int, frame: FrameType | None) -> None:
-        if eventlet.getcurrent() is guarded:  # else it waits, and the hub's timer will reach it
-            raise fault
-
-    before = signal.signal(signal.SIGALRM, ring)
-    waits = eventlet.Timeout(limit_s, fault)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
-    try:
-        yield
-    except PluginFault as error:
-        if error is fault:
-            raise PluginFault(f"{fault}:\n{last_lines(error)}") from error
-        raise
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        waits.cancel()
+    with decides_within(limit_s, name, here=lambda: eventlet.getcurrent() is guarded) as fault:
+        waits = eventlet.Timeout(limit_s, fault)
+        try:
+            yield
+        finally:
+            waits.cancel()
 
 
 def decided(
@@ -65,7 +45,7 @@ def decided(
     EventError, which refuses an event, passes.
     """
     plugins = ", ".join(policy for policy in (commit, decode_choice) if ":" in policy)
-    guard = decides_within(limit_s, plugins) if plugins else contextlib.nullcontext()
+    guard = greenlet_decides_within(limit_s, plugins) if plugins else contextlib.nullcontext()
     blame = blamed(f"commit rule {commit}", EventError) if ":" in commit else contextlib.nullcontext()
     with guard, blame:
         answer = decide(now_s)

@@ -16,13 +16,14 @@ from controllers.core.demand import Demand, EventError, FabricController, Placem
 from controllers.core.reservations import Reservations
 from controllers.ryu_app.circuit_keeper import CircuitKeeper, grant, record
 from controllers.ryu_app.datapaths import DatapathFault
-from controllers.ryu_app.deadline import LIMIT_S, decided
+from controllers.ryu_app.deadline import decided
 from controllers.ryu_app.event_log import EventLog
 from controllers.ryu_app.grants import GrantListener, GrantStreams
 from controllers.ryu_app.metrics import Metrics
 from controllers.ryu_app.purge import UnixctlError
 from controllers.ryu_app.reconfiguration import Switches
 from controllers.ryu_app.timing import RunClock
+from inputs.plugin_deadline import LIMIT_S
 from inputs.plugin_fault import PluginFault
 
 LOG = logging.getLogger(__name__)

@@ -93,6 +93,17 @@ class Agent:
         """Finish: the remaining records, `bye`, and out."""
         self._ended.set()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing is to follow."""
+        return self._ended.is_set()
+
+    def fail(self, where: str, reason: BaseException | str) -> None:
+        """Report an error that the run cannot go on with, and finish."""
+        self.error(where, reason)
+        self._exit_status = 1
+        self.end()
+
     # The life of the process.
 
     def run(self, parent: socket.socket) -> int:
@@ -133,9 +144,7 @@ class Agent:
         try:
             await self.setup()
         except Exception as error:
-            self.error("setup", error)
-            self._exit_status = 1
-            self.end()
+            self.fail("setup", error)
         else:
             self.emit({"type": "ready", "realtime": self.realtime, "pid": os.getpid()})
             self._beat()

@@ -41,6 +41,16 @@ class TenantConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefillChoiceConfig:
+    """How the gateway chooses prefill instances: a built-in or a resolved plug-in, the seed it may take, and the
+    SHA-256 that a plug-in's file must still have."""
+
+    rule: str = "least-unfinished"
+    seed: int = 0
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SrptConfig:
     """What the arbiter of `routing: srpt` knows of the wiring: the rack of every instance, the uplinks of a rack."""
 
@@ -77,6 +87,7 @@ class AgentConfig:
     requests: tuple[Request, ...]
     realtime: bool
     srpt: SrptConfig | None = None
+    prefill_choice: PrefillChoiceConfig = PrefillChoiceConfig()
     run_as: Identity | None = None
 
     @property
@@ -129,6 +140,7 @@ def load_config(raw: Mapping[str, Any]) -> AgentConfig:
             requests=load_requests(Path(raw["requests_file"])),
             realtime=bool(raw.get("realtime", True)),
             srpt=None if raw.get("srpt") is None else SrptConfig(**raw["srpt"]),
+            prefill_choice=PrefillChoiceConfig(**raw.get("prefill_choice", {})),
             run_as=None if raw.get("run_as") is None else Identity(**raw["run_as"]),
         )
     except KeyError as error:

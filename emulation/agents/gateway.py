@@ -1,6 +1,7 @@
 """The gateway holds the clients: it sends requests at their intended arrival and sees first tokens come back."""
 
 import asyncio
+import contextlib
 from dataclasses import asdict, dataclass
 
 from emulation.agents.agent import PROGRESS_S, Agent
@@ -8,8 +9,12 @@ from emulation.agents.arbiter import Arbiter
 from emulation.agents.config import AgentConfig
 from emulation.agents.lines import LineLink, connect
 from emulation.agents.wire import Message
+from inputs.plugin_deadline import LIMIT_S, decides_within
+from inputs.plugin_fault import PluginFault
+from inputs.plugin_file import PluginError, file_of, keep, sha256
+from workloads.prefill_choice import load as load_prefill_choice
+from workloads.prefill_router import PrefillRouter
 from workloads.request import Request
-from workloads.serving import LeastUnfinished
 
 CONNECT_TIMEOUT_S = 15.0
 
@@ -27,6 +32,19 @@ class Offered:
     reason: str = ""
 
 
+def keep_prefill_choice(config: AgentConfig) -> None:
+    """Read the plug-in that chooses prefill instances, for the gateway to load: afterwards it may be out of reach.
+
+    Raises PluginError where it cannot be read or has changed.
+    """
+    choice = config.prefill_choice
+    if choice.sha256 is not None:
+        path = file_of(choice.rule)
+        keep(path)
+        if sha256(path) != choice.sha256:
+            raise PluginError(f"{path} has changed since the run began: its SHA-256 was {choice.sha256}")
+
+
 class GatewayAgent(Agent):
     """Open-loop clients: a request leaves at its arrival whatever became of the ones before it.
 
@@ -41,7 +59,6 @@ class GatewayAgent(Agent):
         self._by_id = {offered.request.id: offered for offered in self._offered}
         if len(self._by_id) < len(self._offered):
             raise ValueError("two requests have the same id: every one needs its own")
-        self._balance = LeastUnfinished()
         self._prefills: dict[str, LineLink] = {}
         self._links: list[LineLink] = []
         self._arbiter: Arbiter | None = None
@@ -50,7 +67,9 @@ class GatewayAgent(Agent):
         self._failed = 0
 
     async def setup(self) -> None:
-        """Connect to every instance."""
+        """Connect to every instance. A user's own prefill choice is loaded here, where rights are given up."""
+        choice = self.config.prefill_choice
+        self._router = PrefillRouter(load_prefill_choice(choice.rule, choice.seed), self.config.timing)
         if self.config.srpt is not None:
             self._arbiter = Arbiter(self.config.srpt, self._tell_sender, asyncio.get_running_loop().call_later)
         await asyncio.gather(*(self._connect(name) for name in self.config.instances))
@@ -87,6 +106,8 @@ class GatewayAgent(Agent):
             offered = self._offered[self._next]
             self._next += 1
             self._send(offered)
+            if self.has_ended:
+                return
         self._arm()
 
     def _send(self, offered: Offered) -> None:
@@ -94,10 +115,19 @@ class GatewayAgent(Agent):
         if not alive:
             self._settle_request(offered, "failed", "no prefill instance of the tenant is connected")
             return
-        offered.prefill = self._balance.choose(alive)
-        self._balance.started(offered.prefill)
+        try:
+            with self._watched():
+                offered.prefill = self._router.send(offered.request, alive, self.clock.now_s())
+        except PluginFault as fault:
+            self.fail("prefill choice", str(fault))
+            return
         offered.sent_s = self.clock.now_s()
         self._prefills[offered.prefill].send({"type": "request", "index": offered.index, **asdict(offered.request)})
+
+    def _watched(self) -> contextlib.AbstractContextManager[object]:
+        """A user's own choice may not take long: every other client waits for it."""
+        rule = self.config.prefill_choice.rule
+        return decides_within(LIMIT_S, f"prefill choice {rule}") if ":" in rule else contextlib.nullcontext()
 
     # -- answers ------------------------------------------------------------------------------------------------
 
@@ -139,7 +169,7 @@ class GatewayAgent(Agent):
     def _settle_request(self, offered: Offered, status: str, reason: str) -> None:
         offered.status, offered.reason = status, reason
         if offered.prefill is not None:
-            self._balance.finished(offered.prefill)
+            self._router.ended(offered.request.id, self.clock.now_s(), prefilled=status == "completed")
         if status == "completed":
             self._done += 1
         elif status == "failed":

@@ -79,6 +79,6 @@ def demand(request: Request, prefill: str, config: AgentConfig) -> Message:
         "head_bytes": model.rank_head_bytes(request.cached_tokens, request.new_tokens),
         "tail_bytes": model.rank_bytes(request.new_tokens),
         "layer_bytes": model.rank_layer_bytes(plan.chunks[-1].new_tokens),
-        "predicted_prefill_s": plan.duration_s * request.prediction_factor,
+        "predicted_prefill_s": request.predicted_prefill_s(timing),
         "migrates": request.migrates,
     }

@@ -21,7 +21,7 @@ from typing import Any
 from emulation.agents.agent import Agent
 from emulation.agents.config import AgentConfig, AgentConfigError, InstanceConfig, load_config
 from emulation.agents.decode import DecodeAgent
-from emulation.agents.gateway import GatewayAgent
+from emulation.agents.gateway import GatewayAgent, keep_prefill_choice
 from emulation.agents.kernel import enter_network_namespace, set_realtime, set_timer_slack
 from emulation.agents.prefill import PrefillAgent
 from emulation.agents.wire import LineSplitter, Message, WireError, encode_line
@@ -273,7 +273,9 @@ def main() -> int:
         raw: list[dict[str, Any]] = LineSplitter().feed(line + b"\n")
         if not raw:
             raise AgentConfigError("the first line of stdin is empty: it must be the configuration")
-        zygote = Zygote(load_config(raw[0]))
+        config = load_config(raw[0])
+        keep_prefill_choice(config)
+        zygote = Zygote(config)
     except (AgentConfigError, ValueError, OSError) as error:
         text = f"{type(error).__name__}: {error}"
         os.write(1, encode_line({"type": "error", "agent": "zygote", "where": "configuration", "text": text}))

@@ -10,6 +10,7 @@ from typing import Any
 from emulation.network.shaping import MIN_WINDOW_BYTES, WINDOW_S, Shape, window_bytes
 from emulation.scale import ScaleModel
 from experiments.schema.spec import Eps, Experiment, Fabric, Ocs
+from inputs.plugin_file import file_of, names_plugin
 from topologies.cluster import PRIORITY_RTO_MIN_MS, RTO_MIN_MS, Cluster, KvLinks
 from workloads.request import Request
 
@@ -163,6 +164,13 @@ class FabricPlan:
             "log": str(log),
         }
 
+    @property
+    def _prefill_choice(self) -> dict[str, Any]:
+        """How the gateway chooses prefill instances, with the SHA-256 of a plug-in's file."""
+        rule = self.experiment.prefill.choice
+        file = str(file_of(rule)) if names_plugin(rule) else None
+        return {"rule": rule, "seed": self.seed, "sha256": None if file is None else self.plugins[file]}
+
     def _srpt(self, cluster: Cluster) -> dict[str, Any] | None:
         """What the arbiter of shortest remaining first knows of the wiring; None elsewhere."""
         if not isinstance(self.fabric, Eps) or self.fabric.routing != "srpt":
@@ -212,6 +220,7 @@ class FabricPlan:
                 for tenant, owned in self.experiment.owned_instances().items()
             },
             "ports": {"request": REQUEST_PORT, "kv": KV_PORT},
+            "prefill_choice": self._prefill_choice,
             "requests_file": str(requests_file),
         }
 

@@ -13,6 +13,7 @@ from inputs.plugin_file import names_plugin
 from workloads.arrivals import SYNTHETIC, TRACE_READERS
 from workloads.kv import KV_DTYPE_BYTES, MODELS
 from workloads.prefill import TIMINGS
+from workloads.prefill_choice import BUILT_IN as PREFILL_CHOICES
 from workloads.synthetic import PROFILES
 from workloads.tenants import CONTEXT_LIMIT_TOKENS, TenantSpec
 
@@ -65,6 +66,16 @@ def _check_timing(value: Any) -> Any:
         "not_allowed",
         f"{value!r} is no prefill timing{closest(str(value), TIMINGS)} "
         f"(allowed: {', '.join(TIMINGS)}, or the path of a timing file ending in .yaml)",
+    )
+
+
+def _check_prefill_choice(value: Any) -> Any:
+    if isinstance(value, str) and (value in PREFILL_CHOICES or names_plugin(value)):
+        return value
+    raise PydanticCustomError(
+        "not_allowed",
+        f"{value!r} is no prefill choice{closest(str(value), PREFILL_CHOICES)} "
+        f"(allowed: {', '.join(PREFILL_CHOICES)} or your own module:Class)",
     )
 
 
@@ -164,6 +175,11 @@ class Prefill(SpecModel):
     )
     chunk_tokens: int | None = Field(
         default=None, ge=1, description="most new tokens of one prefill chunk; default: the timing's (named sets: 2048)"
+    )
+    choice: Annotated[str, BeforeValidator(_check_prefill_choice)] = Field(
+        default="least-unfinished",
+        description="which prefill instance gets a request: least-unfinished, least-work (predicted seconds of prefill "
+        "that are left there) or your own module:Class",
     )
 
 

@@ -1,4 +1,4 @@
-"""The plug-ins that an experiment names: can its topologies, decode choices and commit rules be loaded?"""
+"""The plug-ins that an experiment names: can its topologies, prefill and decode choices and commit rules be loaded?"""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from collections.abc import Callable
 from controllers.config import build_core
 from controllers.decode_choices import load as decode_choice
 from experiments.schema.spec import Eps, Experiment, Ocs
+from workloads import prefill_choice
 
 
 def refusals(experiment: Experiment) -> list[str]:
     """A line for each rule that cannot be loaded or built: spec path, value, what is wrong. Empty when all can."""
     found = []
     seed = experiment.seeds[0]
+    if why := _refused(lambda: prefill_choice.load(experiment.prefill.choice, seed)):
+        found.append(f"prefill.choice: {why}")
     for i, fabric in enumerate(experiment.fabrics):
         if isinstance(fabric, Eps) and (why := _refused(lambda fabric=fabric: experiment.kv_graph(fabric))):  # type: ignore[misc]
             found.append(f"fabrics.{i}.topology: {why}")

@@ -109,6 +109,7 @@ class Experiment(SpecModel):
             for i, fabric in enumerate(self.fabrics)
             for key in PLUGIN_KEYS
         }
+        named["prefill.choice"] = self.prefill.choice
         named |= {f"workload.tenants.{i}.source": tenant.source for i, tenant in enumerate(self.workload.tenants)}
         return {key: value for key, value in named.items() if value is not None and names_plugin(value)}
 
@@ -293,7 +294,7 @@ def _find_plugins(source: Source) -> list[Issue]:
 
 def _plugin_places(data: dict[str, Any]) -> Iterator[tuple[dict[str, Any], KeyPath]]:
     """Every mapping of a spec that may name a plug-in, with the path of the key that does."""
-    workload, fabrics = data.get("workload"), data.get("fabrics")
+    workload, fabrics, prefill = data.get("workload"), data.get("fabrics"), data.get("prefill")
     tenants = workload.get("tenants") if isinstance(workload, dict) else None
     for i, fabric in enumerate(fabrics if isinstance(fabrics, list) else []):
         if isinstance(fabric, dict):
@@ -301,6 +302,8 @@ def _plugin_places(data: dict[str, Any]) -> Iterator[tuple[dict[str, Any], KeyPa
     for i, tenant in enumerate(tenants if isinstance(tenants, list) else []):
         if isinstance(tenant, dict):
             yield tenant, ("workload", "tenants", i, "source")
+    if isinstance(prefill, dict):
+        yield prefill, ("prefill", "choice")
 
 
 def _here() -> list[Path]:

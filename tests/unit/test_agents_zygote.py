@@ -232,4 +232,4 @@ def test_the_zygote_imports_the_standard_library_and_our_pure_rooms_only() -> No
         "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)))"
     )
     result = subprocess.run([sys.executable, "-E", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert result.stdout.split() == ["emulation", "process", "workloads"]
+    assert result.stdout.split() == ["emulation", "inputs", "process", "workloads"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from workloads.kv import kv_model
 from workloads.prefill import TIMINGS
 from workloads.request import Request
-from workloads.serving import KvStream, LastChunkStarted, LeastUnfinished, PrefillEnded, PrefillQueue, PrefillStarted
+from workloads.serving import KvStream, LastChunkStarted, PrefillEnded, PrefillQueue, PrefillStarted
 
 H100 = TIMINGS["h100-tp4"]
 LLAMA = kv_model("llama-3.1-70b", tp=4)
@@ -155,29 +155,3 @@ def test_unknown_transfer_mode_and_foreign_plan_are_refused():
         KvStream(H100.plan(1, 1, 80), LLAMA, "push", 0.0, True)
     with pytest.raises(ValueError, match="32 layers"):
         KvStream(H100.plan(1, 1, 32), LLAMA, "pull", 0.0, True)
-
-
-def test_least_unfinished_prefers_the_idle_and_breaks_ties_by_recency():
-    balancer = LeastUnfinished()
-    names = ["p0", "p1", "p2"]
-    chosen = []
-    for _ in range(4):
-        chosen.append(balancer.choose(names))
-        balancer.started(chosen[-1])
-    assert chosen == ["p0", "p1", "p2", "p0"]
-    balancer.finished("p2")
-    assert balancer.choose(names) == "p2"
-    balancer.started("p2")
-    balancer.finished("p0")
-    # All have one; p1 was chosen longest ago.
-    assert balancer.choose(names) == "p1"
-
-
-def test_finishing_what_was_not_started_is_refused():
-    with pytest.raises(ValueError, match="p9"):
-        LeastUnfinished().finished("p9")
-
-
-def test_no_instance_is_no_choice():
-    with pytest.raises(ValueError, match="no instance"):
-        LeastUnfinished().choose([])
