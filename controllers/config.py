@@ -34,6 +34,7 @@ class FabricConfig(_Strict):
     reconfiguration_s: Seconds | None = None
     commit: str = "last-chunk"
     reuse: bool = True
+    bring_forward: bool = True
     decode_choice: str = "circuit-aware"
     plugins: dict[str, str] = {}
 
@@ -162,6 +163,7 @@ def core(config: ControllerConfig) -> Reservations | PacketPlacement:
             excess_s=config.excess_s,
             commit=fabric.commit,
             reuse=fabric.reuse,
+            bring_forward=fabric.bring_forward,
             choice=fabric.decode_choice,
             seed=config.seed,
         )
@@ -179,6 +181,7 @@ def build_core(
     excess_s: float = 0.0,
     commit: str = "last-chunk",
     reuse: bool = True,
+    bring_forward: bool = True,
     choice: str = "least-loaded",
     seed: int = 0,
 ) -> Reservations | PacketPlacement:
@@ -197,6 +200,7 @@ def build_core(
         excess_s=excess_s,
         transfer=transfer,
         reuse=reuse,
+        bring_forward=bring_forward,
         decode_choice=decodes,
     )
 

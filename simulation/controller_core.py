@@ -19,6 +19,7 @@ def build_core(experiment: Experiment, fabric: Fabric, seed: int, constants: Con
             "excess_s": constants.calibrated_excess_s,
             "commit": fabric.commit,
             "reuse": fabric.reuse,
+            "bring_forward": fabric.bring_forward,
         }
     return controller_config.build_core(
         fabric.kind,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from workloads.prediction import prediction_factor
 from workloads.prefill import PrefillTiming
@@ -22,6 +23,8 @@ from workloads.traces.trace import TraceReport
 
 __all__ = ["TRACE_READERS", "WITHOUT_SESSIONS", "Arrivals", "TenantReport", "arrivals", "owned_instances", "requests"]
 
+#: What deviates from the timing model: the scheduler's prediction, or what the prefill takes.
+ErrorOn: TypeAlias = Literal["prediction", "actual"]
 #: Every `source` that is a trace file.
 TRACE_READERS = SOURCES
 WITHOUT_SESSIONS = frozenset(SOURCES) - {form.name for form in FORMATS if form.sessions} - {"auto"}
@@ -85,6 +88,7 @@ def requests(
     warmup_s: float,
     seed: int,
     median_error: float,
+    error_on: ErrorOn = "prediction",
 ) -> list[Request]:
     """The requests of one run, sorted by arrival. Raises as `arrivals`."""
     return arrivals(
@@ -95,6 +99,7 @@ def requests(
         warmup_s=warmup_s,
         seed=seed,
         median_error=median_error,
+        error_on=error_on,
     ).requests
 
 
@@ -107,6 +112,7 @@ def arrivals(
     warmup_s: float,
     seed: int,
     median_error: float,
+    error_on: ErrorOn = "prediction",
 ) -> Arrivals:
     """The requests of one run and what each tenant offers.
 
@@ -130,7 +136,7 @@ def arrivals(
             raise ValueError(f"tenant {tenant.name}: unknown source {tenant.source!r}; known sources: {known}")
         for drafts, prefix in ((warmup, f"warmup-{tenant.name}"), (measured, tenant.name)):
             merged += [
-                _request(draft, f"{prefix}-{i:06d}", tenant, seed, median_error, warmup=drafts is warmup)
+                _request(draft, f"{prefix}-{i:06d}", tenant, seed, median_error, error_on, warmup=drafts is warmup)
                 for i, draft in enumerate(drafts)
             ]
         reports.append(_report(tenant, instances, timing, window_s, warmup, measured, facts))
@@ -139,8 +145,16 @@ def arrivals(
 
 
 def _request(
-    draft: PlannedRequest, request_id: str, tenant: TenantSpec, seed: int, median_error: float, *, warmup: bool
+    draft: PlannedRequest,
+    request_id: str,
+    tenant: TenantSpec,
+    seed: int,
+    median_error: float,
+    error_on: ErrorOn,
+    *,
+    warmup: bool,
 ) -> Request:
+    factor = prediction_factor(median_error, seed=seed, request_id=request_id)
     return Request(
         id=request_id,
         tenant=tenant.name,
@@ -149,7 +163,8 @@ def _request(
         new_tokens=draft.new_tokens,
         cached_tokens=draft.cached_tokens,
         migrates=migrates(tenant.migrate, seed=seed, request_id=request_id),
-        prediction_factor=prediction_factor(median_error, seed=seed, request_id=request_id),
+        prediction_factor=factor if error_on == "prediction" else 1.0,
+        duration_factor=factor if error_on == "actual" else 1.0,
         warmup=warmup,
     )
 

@@ -1,7 +1,8 @@
 """How far a scheduler's prediction of a prefill's duration is off.
 
-The workload itself is never touched: the actual duration is the timing model's, and the *prediction* is drawn around
-it, so that a change of the error changes no arrival and no prefill.
+One draw a request, and two readings of it. On the prediction: a prefill takes what the timing model says, and the
+scheduler's prediction is drawn around that, so that a change of the error changes no prefill. On the actual duration:
+the scheduler predicts what the timing model says, and the machine deviates from it. Neither changes an arrival.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def lognormal_sigma(median_error: float) -> float:
 
 
 def prediction_factor(median_error: float, *, seed: int, request_id: str) -> float:
-    """Predicted / actual duration of one request: lognormal with median 1; exactly 1.0 at an error of 0.
+    """The draw of one request around the timing model: lognormal with median 1; exactly 1.0 at an error of 0.
 
     It depends on the seed and the request's id only, so that every fabric and policy sees the same errors, and a larger
     error is the same draw stretched.

@@ -117,9 +117,9 @@ class PrefillTiming:
             )
         return max(self.floor_ms, self._raw_ms(new_tokens, cached_tokens)) / 1e3
 
-    def plan(self, new_tokens: int, cached_tokens: int, layers: int) -> PrefillPlan:
-        """The plan of one prefill in chunks of `chunk_tokens` (the last one may be shorter). Raises ValueError as
-        `duration_s`."""
+    def plan(self, new_tokens: int, cached_tokens: int, layers: int, factor: float = 1.0) -> PrefillPlan:
+        """The plan of one prefill in chunks of `chunk_tokens` (the last one may be shorter), every time of it
+        `factor` times the model's. Raises ValueError as `duration_s`."""
         if layers < 1:
             raise ValueError(f"a plan of {layers} layers; it takes at least 1")
         duration_s = self.duration_s(new_tokens, cached_tokens)
@@ -133,6 +133,7 @@ class PrefillTiming:
             # parts.
             last = done_tokens == new_tokens
             end_s = duration_s if last else self._raw_ms(done_tokens, cached_tokens) / 1e3 + floor_extra_s
+            end_s *= factor
             chunks.append(Chunk(chunk_tokens, start_s, end_s))
             start_s = end_s
         return PrefillPlan(new_tokens, cached_tokens, layers, tuple(chunks))

@@ -16,9 +16,9 @@ class Request:
 
     `cached_tokens` of its prompt are a prefix whose KV the prefill pool already holds; `new_tokens` (at least 1) must
     be computed. `migrates` says whether the prefix has to cross to the decode instance: True always, False never,
-    None when it depends on whether the chosen decode instance holds the session. `prediction_factor` is what a
-    scheduler's prediction of the prefill's duration is multiplied with; it is exactly 1.0 where predictions are
-    exact.
+    None when it depends on whether the chosen decode instance holds the session. Of the prefill's duration by the
+    timing model, `prediction_factor` makes what a scheduler predicts, and `duration_factor` what it takes: both are
+    exactly 1.0 where predictions are exact.
     """
 
     id: str
@@ -30,6 +30,7 @@ class Request:
     migrates: bool | None
     prediction_factor: float
     warmup: bool = False
+    duration_factor: float = 1.0
 
     @property
     def context_tokens(self) -> int:

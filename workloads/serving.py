@@ -67,14 +67,15 @@ class PrefillQueue:
 
     def submit(self, request: Request, now_s: float) -> PrefillPlan:
         """Queue a request received at `now_s` and return its plan."""
-        plan = self.timing.plan(request.new_tokens, request.cached_tokens, self.layers)
+        plan = self.timing.plan(request.new_tokens, request.cached_tokens, self.layers, request.duration_factor)
         start_s = max(self.free_s, now_s)
         last_chunk_s = start_s + plan.last_chunk_start_s
         end_s = start_s + plan.duration_s
-        factor = request.prediction_factor
+        # of what is predicted to what it takes: once the last chunk runs, the prediction covers this chunk only
+        ratio = request.prediction_factor / request.duration_factor
         # Prefills of one instance do not overlap, so appending keeps the events in time order.
-        self._events.append(PrefillStarted(request, plan, start_s, start_s + plan.duration_s * factor))
-        predicted_end_s = end_s if factor == 1.0 else last_chunk_s + plan.chunks[-1].duration_s * factor
+        self._events.append(PrefillStarted(request, plan, start_s, start_s + request.predicted_prefill_s(self.timing)))
+        predicted_end_s = end_s if ratio == 1.0 else last_chunk_s + plan.chunks[-1].duration_s * ratio
         self._events.append(LastChunkStarted(request, last_chunk_s, predicted_end_s))
         self._events.append(PrefillEnded(request, end_s))
         self.free_s = end_s

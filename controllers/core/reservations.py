@@ -17,7 +17,7 @@ stands] + the transfer, and takes the earliest gap free on both calendars.
        3d. sent again with a later end: a window that has started is extended and pushes those behind it that are not
            yet dark; one that is still booked is booked anew
        3e. sent again with an earlier end: a window that is still booked starts at once, if its circuit stands and its
-           ports are idle, else as soon as what stands before it allows
+           ports are idle, else as soon as what stands before it allows (not with `bring_forward: false`)
     4. transfer_done(r, now)        release what is left of the window; the circuit keeps standing.
 
 This is the policy `commit: last-chunk`. Another policy is a subclass that overrides an event or two and calls the steps
@@ -53,6 +53,7 @@ class Reservations:
         excess_s: float = 0.0,
         transfer: str = "pull",
         reuse: bool = True,
+        bring_forward: bool = True,
     ) -> None:
         """`reachable`: prefill -> the decodes at its GPU positions; `excess_s`: what a switch takes beyond
         `reconfiguration_s`.
@@ -66,7 +67,7 @@ class Reservations:
         self.rate_bytes_per_s = rate_bytes_per_s
         self.layerwise = transfer == "layerwise"
         self.requests = RequestsSeen(reachable, decode_choice)
-        self.timetable = Timetable(reachable, dark_s=0.0, reuse=reuse)
+        self.timetable = Timetable(reachable, dark_s=0.0, reuse=reuse, brings_forward=bring_forward)
         self.calibrate(reconfiguration_s, excess_s)
 
     def calibrate(self, reconfiguration_s: float, excess_s: float) -> None:

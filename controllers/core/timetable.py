@@ -15,9 +15,12 @@ from controllers.core.calendar import SAME_INSTANT_S, Ask, Calendar, Gap, Window
 class Timetable:
     """All windows, and the circuits that stand. `dark_s` is tau plus the calibrated excess, in seconds."""
 
-    def __init__(self, reachable: Mapping[str, Sequence[str]], *, dark_s: float, reuse: bool) -> None:
+    def __init__(
+        self, reachable: Mapping[str, Sequence[str]], *, dark_s: float, reuse: bool, brings_forward: bool = True
+    ) -> None:
         self.dark_s = dark_s
         self._reuse = reuse
+        self._brings_forward = brings_forward
         self._prefills = list(reachable)
         decodes = {decode for decodes in reachable.values() for decode in decodes}
         self.calendars = {instance: Calendar(instance) for instance in (*self._prefills, *sorted(decodes))}
@@ -92,9 +95,10 @@ class Timetable:
     def bring_forward(self, window: Window, live_min_s: float, now_s: float) -> None:
         """Let a booked window be live at `live_min_s`, or as soon after it as what stands before it allows.
 
-        Never later than planned, and nothing else moves. A window that is not booked (any more) stays as it is.
+        Never later than planned, and nothing else moves. A window that is not booked (any more) stays as it is, and so
+        do all of them where the experiment brings none forward.
         """
-        if window.state != "booked":
+        if window.state != "booked" or not self._brings_forward:
             return
         dark_s = self.dark_s if window.needs_switch else 0.0
         start_s = max(now_s, self._free_s(window), live_min_s - dark_s)

@@ -137,6 +137,7 @@ class FabricPlan:
                 "reconfiguration_s": self.fabric.reconfiguration_s,
                 "commit": self.fabric.commit,
                 "reuse": self.fabric.reuse,
+                "bring_forward": self.fabric.bring_forward,
             }
         # on the ceiling no path is better than another: the load decides
         fabric["decode_choice"] = getattr(self.fabric, "decode_choice", "least-loaded")

@@ -212,6 +212,10 @@ def _commit(at: KeyPath, fabric: Ocs) -> Iterator[Issue]:
             f"{fabric.decode_choice!r} chooses by what is booked, and commit none books nothing ahead; "
             "use least-loaded",
         )
+    if fabric.commit == "none" and not fabric.bring_forward:
+        yield Issue(
+            (*at, "bring_forward"), "false, and commit none books nothing that could be brought forward; remove it"
+        )
 
 
 def _eps(at: KeyPath, fabric: Eps, experiment: Experiment) -> Iterator[Issue]:

@@ -173,6 +173,11 @@ class Prefill(SpecModel):
     median_error: float = Field(
         default=0.0, ge=0, lt=1, description="median error of predictions, a share (0.046 is 4.6 %)"
     )
+    error_on: Literal["prediction", "actual"] = Field(
+        default="prediction",
+        description="what deviates from the timing model by that error: prediction (prefills take what the model says) "
+        "or actual (the scheduler predicts what the model says, and prefills take more or less)",
+    )
     chunk_tokens: int | None = Field(
         default=None, ge=1, description="most new tokens of one prefill chunk; default: the timing's (named sets: 2048)"
     )
@@ -324,6 +329,11 @@ class Ocs(SpecModel):
         description="when windows are booked: last-chunk, admission, none or your own module:Class",
     )
     reuse: bool = Field(default=True, description="whether a standing circuit may serve another request")
+    bring_forward: bool = Field(
+        default=True,
+        description="whether a booked window starts sooner once its prefill is found to end or start sooner than "
+        "predicted; false: no sooner than booked",
+    )
     congestion_control: CongestionControl = Field(
         default="cubic", description="TCP's, on KV connections; the kernel must have it"
     )

@@ -38,6 +38,7 @@ def _build(experiment: Experiment, fabric: Ocs) -> None:
         reconfiguration_s=fabric.reconfiguration_s,
         commit=fabric.commit,
         reuse=fabric.reuse,
+        bring_forward=fabric.bring_forward,
     )
 
 

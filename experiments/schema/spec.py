@@ -194,6 +194,7 @@ class Experiment(SpecModel):
             warmup_s=self.workload.warmup_s,
             seed=seed,
             median_error=self.prefill.median_error,
+            error_on=self.prefill.error_on,
         )
         if not any(report.in_sessions for report in found.reports):
             refuse_where_none_has(self.fabrics)
