@@ -214,6 +214,10 @@ class _Collection:
         return isinstance(self.value, dict) and self.key is None
 
 
+#: The line ends of YAML 1.1 that are neither \n nor \r.
+_LINE_ENDS: Final = frozenset("\x85\u2028\u2029")
+
+
 class _Dumper(yaml.SafeDumper):
     """Quotes what YAML 1.1 or this reader would take for something other than text."""
 
@@ -226,6 +230,8 @@ class _Dumper(yaml.SafeDumper):
         except UnclearScalar:
             bare = False
         style = None if bare else "'"
+        if _LINE_ENDS.intersection(data):
+            style = '"'  # written as themselves, they are folded into spaces
         return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from inputs.errors import InputError, printable, shown
@@ -132,6 +132,8 @@ PLAIN = st.recursive(
 
 @settings(max_examples=500, deadline=None)
 @given(PLAIN)
+@example("\x85")
+@example("a\u2028b\u2029")
 def test_what_is_dumped_reads_back_as_it_was_here_and_to_readers_of_yaml_1_1(value):
     text = dump({"value": value})
     assert parse(text, "x") == {"value": value}

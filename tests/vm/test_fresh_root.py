@@ -96,6 +96,15 @@ def test_every_fabric_of_the_demo_serves_every_request_with_real_packets(fresh_r
     assert min(moved) > 0
 
 
+def test_a_tar_of_sessions_is_read_by_the_python_that_the_system_has_now(fresh_root: BareRoot) -> None:
+    write = "import large_traces, pathlib; large_traces.write(pathlib.Path('/sessions'), 'agentx', 1)"
+    made = fresh_root.run(f'cd /heliograph && PYTHONPATH=tests/unit .venv/bin/python -c "{write}"')
+    assert made.returncode == 0, made.stderr
+    read = fresh_root.run("cd /heliograph && ./heliograph trace /sessions")
+    assert read.returncode == 0, read.stderr
+    assert "agentx sessions" in read.stdout
+
+
 def test_nothing_of_a_root_stays_mounted(fresh_root: BareRoot) -> None:
     fresh_root.run("true")
     assert str(fresh_root.path) not in Path("/proc/mounts").read_text()

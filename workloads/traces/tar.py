@@ -31,15 +31,21 @@ class _End(Exception):
 
 class _Header(tarfile.TarInfo):
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
-        if len(buf) == tarfile.BLOCKSIZE and not bytes(buf).strip(b"\0"):
-            raise _End
-        found = super().frombuf(buf, encoding, errors)
-        if found.type == tarfile.GNUTYPE_SPARSE:
-            found._proc_gnusparse_10()
-        if found.type in _EXTENSIONS and found.size > _MAX_EXTENSION_BYTES:
-            raise BadContent(f"a tar with a name of {found.size:,} bytes; make the archive again")
-        return found
+    def fromtarfile(cls, archive: tarfile.TarFile) -> _Header:
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            raise _End from None
+        except tarfile.HeaderError as error:
+            raise _damaged(error) from error
+
+    def _proc_member(self, archive: tarfile.TarFile) -> _Header:
+        """Called with each header, before what belongs to it is read: the entry that tarfile's source names."""
+        if self.type == tarfile.GNUTYPE_SPARSE:
+            self._proc_gnusparse_10()
+        if self.type in _EXTENSIONS and self.size > _MAX_EXTENSION_BYTES:
+            raise BadContent(f"a tar with a name of {self.size:,} bytes; make the archive again")
+        return super()._proc_member(archive)  # type: ignore[misc]
 
     def _proc_gnusparse_10(self, *_: Any) -> NoReturn:
         raise BadContent("a tar with sparse files; make the archive again, without --sparse")
