@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from machine_pace import Patience, Ticks, unfit
 
-from emulation.linux.ledger import RunLedger
+from emulation.linux.ledger import RunLedger, clean, dead_runs, no_run
 from emulation.network.testbed import Testbed
 from topologies.wiring import WiredTopo
 
@@ -106,7 +106,10 @@ def run_base() -> Iterator[Path]:
         pytest.skip("packets need network namespaces, which need root")
     base = Path(tempfile.mkdtemp(prefix="hg-", dir="/run"))
     yield base
-    shutil.rmtree(base, ignore_errors=True)
+    with no_run(base):
+        for run in dead_runs(base):  # of a test that failed before it cleaned up
+            clean(run)
+    shutil.rmtree(base)
 
 
 @pytest.fixture

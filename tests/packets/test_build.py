@@ -16,7 +16,7 @@ from cluster_cases import cluster_of
 from namespaces import inside
 
 from controllers.core.switching import circuit_rule
-from emulation.linux.ledger import LedgerError, RunLedger, clean, dead_runs
+from emulation.linux.ledger import LedgerError, RunLedger, clean, dead_runs, no_run
 from emulation.linux.netns import NETNS_DIR, NamespaceError, batch, run_in, socket_in, write_sysctls
 from emulation.linux.processes import RCU_EXPEDITED, start_ticks
 from emulation.network.ecmp import source_ports
@@ -140,8 +140,10 @@ def test_a_builder_killed_outright_is_cleaned_up_by_its_ledger(run_base, fabric)
             hung.cancel()
             builder.kill()
             builder.wait()
-        (run,) = dead_runs(run_base)
-        removed = clean(run)
+        # as the command does: what the builder was starting holds its lock until it has become another program
+        with no_run(run_base):
+            (run,) = dead_runs(run_base)
+            removed = clean(run)
         assert namespaces_with(prefix) == [], removed
         assert clean(run) == []
         assert dead_runs(run_base) == []
