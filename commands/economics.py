@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from commands import notes
-from economics.bill import CircuitParts
+from economics.bill import CircuitDesign
 from economics.cost import Basis, CostRow, cost_rows, default_fabrics
 from economics.link_budget import LightPath, budget, circuit_switch
 from economics.optics import OPTICS
@@ -220,7 +220,7 @@ def _cost_json(
 
 
 def _default_sizes(plane_ports: int) -> list[int]:
-    return [256, 1024, CircuitParts(plane_ports=plane_ports).reach]
+    return [256, 1024, CircuitDesign(plane_ports=plane_ports).reach]
 
 
 def _whole_numbers(text: str, option: str) -> list[int]:

@@ -36,7 +36,7 @@ class Bill:
 
 
 @dataclass(frozen=True, slots=True)
-class PacketParts:
+class PacketDesign:
     """A leaf-spine of 51.2T packet switches with `uplinks` per `rack_gpus` GPUs; oversubscribed at the leaf only."""
 
     uplinks: int = 16
@@ -132,7 +132,7 @@ class PacketParts:
 
 
 @dataclass(frozen=True, slots=True)
-class CircuitParts:
+class CircuitDesign:
     """One stage of optical circuit switches: each plane joins one GPU position of every node.
 
     `optics`: "fr4" (one fibre pair per 400G link) or "dr4" (four). `ports_per_pair`: 1 when one circuit port carries
@@ -203,7 +203,7 @@ class CircuitParts:
         )
 
 
-Fabric = PacketParts | CircuitParts
+Fabric = PacketDesign | CircuitDesign
 
 
 def whole_gpus(gpus: int, gpus_per_node: int = GPUS_PER_NODE) -> int:

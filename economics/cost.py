@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from economics.bill import GPUS_PER_NODE, Bill, CircuitParts, Fabric, PacketParts
+from economics.bill import GPUS_PER_NODE, Bill, CircuitDesign, Fabric, PacketDesign
 from economics.price_book import PriceBook
 
-EPS_2TO1 = PacketParts(uplinks=16)
-EPS_3TO1 = PacketParts(uplinks=11)  # 2.91:1, the nearest to 3:1 with whole uplinks on a 32-GPU rack
+EPS_2TO1 = PacketDesign(uplinks=16)
+EPS_3TO1 = PacketDesign(uplinks=11)  # 2.91:1, the nearest to 3:1 with whole uplinks on a 32-GPU rack
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Basis:
     cabling: str = "full"
 
     def bill(self, fabric: Fabric, gpus: int) -> Bill:
-        if isinstance(fabric, CircuitParts):
+        if isinstance(fabric, CircuitDesign):
             return fabric.bill(gpus, whole_switches=self.whole_switches)
         return fabric.bill(gpus, whole_switches=self.whole_switches, cabling=self.cabling)
 
@@ -102,7 +102,7 @@ PER_PORT = Basis()
 def cost_row(fabric: Fabric, gpus: int, book: PriceBook, basis: Basis = PER_PORT) -> CostRow:
     """One fabric at one size. Raises `OutOfRange` for a size the fabric does not reach."""
     bill, eps_2to1, eps_3to1 = (basis.bill(each, gpus) for each in (fabric, EPS_2TO1, EPS_3TO1))
-    per_node = fabric.gpus_per_node if isinstance(fabric, CircuitParts) else GPUS_PER_NODE
+    per_node = fabric.gpus_per_node if isinstance(fabric, CircuitDesign) else GPUS_PER_NODE
 
     def total_usd(at: PriceBook) -> float:
         return cost_usd(bill, at, per_node)
@@ -136,6 +136,6 @@ def cost_rows(
 
 def default_fabrics(uplinks: Sequence[int] = (32, 16, 11), plane_ports: int = 384) -> list[Fabric]:
     """EPS at the given uplinks per 32-GPU rack, then OCS with FR4 and DR4 at one and two ports per fibre pair."""
-    packet: list[Fabric] = [PacketParts(uplinks=count) for count in uplinks]
-    circuit = [CircuitParts(optics, ports, plane_ports) for optics in ("fr4", "dr4") for ports in (1, 2)]
+    packet: list[Fabric] = [PacketDesign(uplinks=count) for count in uplinks]
+    circuit = [CircuitDesign(optics, ports, plane_ports) for optics in ("fr4", "dr4") for ports in (1, 2)]
     return [*packet, *circuit]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from economics.bill import GPUS_PER_NODE, Fabric, PacketParts
+from economics.bill import GPUS_PER_NODE, Fabric, PacketDesign
 from economics.cost import PER_PORT, Basis, CostRow, cost_row
 from economics.price_book import PriceBook
 from outputs.files import write_whole
@@ -54,7 +54,7 @@ def curves(
     return [
         _curve(
             [cost_row(fabric, gpus, book, basis) for gpus in grid],
-            isinstance(fabric, PacketParts),
+            isinstance(fabric, PacketDesign),
             COLOURS[index % len(COLOURS)],
         )
         for book in books

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from economics.bill import CircuitParts, Fabric
+from economics.bill import CircuitDesign, Fabric
 from economics.cost import Basis, CostRow, Range
 from economics.link_budget import LightPath, LinkBudget
 from economics.price_book import PriceBook, Quote
@@ -97,7 +97,7 @@ def cost_notes(
     left_out = sorted({part for row in rows for part in row.power_leaves_out})
     if left_out:
         notes.append(f"Power leaves out, for want of a figure in the book: {', '.join(left_out)}.")
-    circuits = [fabric for fabric in fabrics if isinstance(fabric, CircuitParts)]
+    circuits = [fabric for fabric in fabrics if isinstance(fabric, CircuitDesign)]
     if circuits:
         first = circuits[0]
         notes.append(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import importlib.abc
 import importlib.util
-import inspect
 import os
 import re
 import stat
@@ -170,11 +169,6 @@ def start(build: Callable[[], Made], *, if_import_fails: Callable[[ImportError],
         error = fault.__cause__ or fault
         remedy = if_import_fails(error) if isinstance(error, ImportError) else ""
         raise PluginError(f"{_one_line(error)}{remedy}") from fault
-
-
-def with_seed(factory: Callable[..., Made], seed: int) -> Made:
-    """What a class makes: with no argument, or with the experiment's seed where its constructor takes one."""
-    return factory(seed=seed) if "seed" in inspect.signature(factory).parameters else factory()
 
 
 def _one_line(error: BaseException) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from economics.bill import CircuitParts, PacketParts
+from economics.bill import CircuitDesign, PacketDesign
 from economics.cost import cost_row
 from economics.link_budget import CIRCUIT_SWITCHES, LightPath, largest_loss_db, largest_tdecq_db
 from economics.optics import OPTICS
@@ -47,11 +47,11 @@ def added_at_half_of_400g_ms() -> float:
 
 
 def _packet_ratio(uplinks: int, book: str) -> float:
-    return cost_row(PacketParts(uplinks=uplinks), _GPUS, load(book)).ratio_to_eps_2to1.value
+    return cost_row(PacketDesign(uplinks=uplinks), _GPUS, load(book)).ratio_to_eps_2to1.value
 
 
 def _circuit_ratio(optics: str, ports: int, book: str, to: str = "2to1") -> float:
-    row = cost_row(CircuitParts(optics, ports), _GPUS, load(book))
+    row = cost_row(CircuitDesign(optics, ports), _GPUS, load(book))
     return (row.ratio_to_eps_2to1 if to == "2to1" else row.ratio_to_eps_3to1).value
 
 
@@ -86,7 +86,7 @@ EXACT: dict[str, Callable[[], float]] = {
     "cost-ocs-3to1-b": lambda: _circuit_ratio("fr4", 2, "B", "3to1"),
     "cost-dr4-a": lambda: _circuit_ratio("dr4", 1, "A"),
     "cost-dr4-b": lambda: _circuit_ratio("dr4", 2, "B"),
-    "reach": lambda: float(CircuitParts("fr4", 1).reach),
+    "reach": lambda: float(CircuitDesign("fr4", 1).reach),
     "worst-loss": lambda: _worst_path().loss_db,
     "tdecq-dr4": lambda: _tdecq("dr4"),
     "tdecq-fr4": lambda: _tdecq("fr4"),

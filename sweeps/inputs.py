@@ -12,8 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
-from experiments.schema.models import is_timing_file
 from experiments.schema.spec import PLUGIN_KEYS, Experiment
+from experiments.schema.words import is_timing_file
 from inputs import plugin_file
 from sweeps.axes import SweepError
 

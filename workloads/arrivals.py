@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from workloads.prediction import prediction_factor
 from workloads.prefill import PrefillTiming
 from workloads.request import Request
-from workloads.tenant_requests import SYNTHETIC, PlannedRequest, content_of, synthetic_drafts, traced_drafts
+from workloads.tenant_requests import SYNTHETIC, PlannedRequest, content_of, synthetic_requests, traced_requests
 from workloads.tenants import TenantSpec, migrates, owned_instances, owned_prefill_counts
 from workloads.traces.formats import FORMATS, SOURCES
 from workloads.traces.own import names_plugin
@@ -126,18 +126,18 @@ def arrivals(
     for tenant in tenants:
         instances = owned[tenant.name]
         if tenant.source == SYNTHETIC:
-            warmup, measured = synthetic_drafts(tenant, instances, timing, window_s, warmup_s, seed)
+            warmup, measured = synthetic_requests(tenant, instances, timing, window_s, warmup_s, seed)
             facts: dict[str, object] = {}
         elif tenant.source in TRACE_READERS or names_plugin(tenant.source):
             content = content_of(tenant.path)
-            warmup, measured, facts = traced_drafts(tenant, instances, timing, window_s, warmup_s, seed, content)
+            warmup, measured, facts = traced_requests(tenant, instances, timing, window_s, warmup_s, seed, content)
         else:
             known = ", ".join((SYNTHETIC, *TRACE_READERS, "module:Class"))
             raise ValueError(f"tenant {tenant.name}: unknown source {tenant.source!r}; known sources: {known}")
-        for drafts, prefix in ((warmup, f"warmup-{tenant.name}"), (measured, tenant.name)):
+        for period, prefix in ((warmup, f"warmup-{tenant.name}"), (measured, tenant.name)):
             merged += [
-                _request(draft, f"{prefix}-{i:06d}", tenant, seed, median_error, error_on, warmup=drafts is warmup)
-                for i, draft in enumerate(drafts)
+                _request(planned, f"{prefix}-{i:06d}", tenant, seed, median_error, error_on, warmup=period is warmup)
+                for i, planned in enumerate(period)
             ]
         reports.append(_report(tenant, instances, timing, window_s, warmup, measured, facts))
     merged.sort(key=lambda request: (request.arrival_s, request.id))
@@ -145,7 +145,7 @@ def arrivals(
 
 
 def _request(
-    draft: PlannedRequest,
+    planned: PlannedRequest,
     request_id: str,
     tenant: TenantSpec,
     seed: int,
@@ -158,10 +158,10 @@ def _request(
     return Request(
         id=request_id,
         tenant=tenant.name,
-        session=draft.session,
-        arrival_s=draft.arrival_s,
-        new_tokens=draft.new_tokens,
-        cached_tokens=draft.cached_tokens,
+        session=planned.session,
+        arrival_s=planned.arrival_s,
+        new_tokens=planned.new_tokens,
+        cached_tokens=planned.cached_tokens,
         migrates=migrates(tenant.migrate, seed=seed, request_id=request_id),
         prediction_factor=factor if error_on == "prediction" else 1.0,
         duration_factor=factor if error_on == "actual" else 1.0,
@@ -178,8 +178,8 @@ def _report(
     measured: Sequence[PlannedRequest],
     facts: dict[str, object],
 ) -> TenantReport:
-    sessions = [draft.session for draft in (*warmup, *measured) if draft.session]
-    work_s = math.fsum(timing.duration_s(draft.new_tokens, draft.cached_tokens) for draft in measured)
+    sessions = [planned.session for planned in (*warmup, *measured) if planned.session]
+    work_s = math.fsum(timing.duration_s(planned.new_tokens, planned.cached_tokens) for planned in measured)
     return TenantReport(
         tenant=tenant.name,
         source=tenant.source,

@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from inputs.plugin_file import PluginError, start, with_seed
-from inputs.plugin_file import load as load_plugin
+from inputs.plugin_choice import made
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +76,5 @@ BUILT_IN: Final[dict[str, Callable[..., PrefillChoice]]] = {
 
 
 def load(spec: str, seed: int) -> PrefillChoice:
-    """The choice that a resolved experiment names: a built-in, or a plug-in's object.
-
-    Raises ValueError, saying what was not found and what is allowed.
-    """
-    if spec in BUILT_IN:
-        return with_seed(BUILT_IN[spec], seed)
-    if ":" not in spec:
-        raise ValueError(f"prefill choice {spec!r}: not one of {', '.join(BUILT_IN)}, nor of the form module:Class")
-    try:
-        factory = load_plugin(spec)
-        if not start(lambda: callable(getattr(factory, "choose", None))):
-            raise PluginError("it has no method choose(demand, candidates, now_s)")
-        return start(lambda: with_seed(factory, seed))
-    except PluginError as error:
-        raise ValueError(f"prefill choice {spec!r}: {error}") from error
+    """The choice that a resolved experiment names. Raises ValueError, saying what was not found and what is allowed."""
+    return made("prefill choice", spec, BUILT_IN, seed)

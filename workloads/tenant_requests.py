@@ -32,7 +32,7 @@ class PlannedRequest:
     session: str
 
 
-def synthetic_drafts(
+def synthetic_requests(
     tenant: TenantSpec, instances: int, timing: PrefillTiming, window_s: float, warmup_s: float, seed: int
 ) -> tuple[list[PlannedRequest], list[PlannedRequest]]:
     """Warm-up and measured requests: Poisson arrivals at the rate that offers the tenant's load, which is
@@ -75,7 +75,7 @@ def content_of(path: str | None) -> tuple[int, ...] | None:
 
 # A run asks for its arrivals four times (check, packets, and the twin of each fabric), and a trace may be a gigabyte.
 @lru_cache(maxsize=32)  # a window of 128 GPUs holds 5 MB
-def traced_drafts(
+def traced_requests(
     tenant: TenantSpec,
     instances: int,
     timing: PrefillTiming,
@@ -101,7 +101,7 @@ def traced_drafts(
     # A row of lengths alone is read as a session of one call, which is none that affinity could act on.
     named = reading.format.sessions
 
-    def drafts(rows: list[tuple[float, TraceRow]], prefix: str, start_s: float = 0.0) -> list[PlannedRequest]:
+    def planned(rows: list[tuple[float, TraceRow]], prefix: str, start_s: float = 0.0) -> list[PlannedRequest]:
         return [
             PlannedRequest(
                 start_s + at_s,
@@ -114,7 +114,7 @@ def traced_drafts(
 
     if not reading.format.arrival_times:
         before, within, facts = _started(tenant, reading, instances, timing, window_s, warmup_s, seed)
-        return drafts(before, "warmup-"), drafts(within, "", warmup_s), facts
+        return planned(before, "warmup-"), planned(within, "", warmup_s), facts
     if tenant.load is not None and tenant.speedup != 1:
         raise TraceError(
             tenant.path,
@@ -143,7 +143,7 @@ def traced_drafts(
             "are replayed names one; use always or a fraction",
         )
     facts = {"time_factor": slice_.time_factor, "offset_s": slice_.offset_s, "trace": trace.report, "notes": notes}
-    return drafts(slice_.warmup, "warmup-"), drafts(slice_.measured, ""), facts
+    return planned(slice_.warmup, "warmup-"), planned(slice_.measured, ""), facts
 
 
 def _drawn_shifts(tenant: TenantSpec, seed: int) -> list[float] | None:

@@ -12,8 +12,7 @@ from controllers.core.decode_choice import DecodeChoice
 from controllers.decode_choices.by_load import LeastLoaded, Random, RoundRobin
 from controllers.decode_choices.by_network import CircuitAware, NetworkAware, Sticky
 from controllers.decode_choices.by_session import SessionAffinity
-from inputs.plugin_file import PluginError, start, with_seed
-from inputs.plugin_file import load as load_plugin
+from inputs.plugin_choice import made
 
 BUILT_IN: dict[str, Callable[..., DecodeChoice]] = {
     "circuit-aware": CircuitAware,
@@ -27,18 +26,5 @@ BUILT_IN: dict[str, Callable[..., DecodeChoice]] = {
 
 
 def load(spec: str, seed: int) -> DecodeChoice:
-    """The choice that a resolved experiment names: a built-in, or a plug-in's object.
-
-    Raises ValueError, saying what was not found and what is allowed.
-    """
-    if spec in BUILT_IN:
-        return with_seed(BUILT_IN[spec], seed)
-    if ":" not in spec:
-        raise ValueError(f"decode_choice {spec!r}: not one of {', '.join(BUILT_IN)}, nor of the form module:Class")
-    try:
-        factory = load_plugin(spec)
-        if not start(lambda: callable(getattr(factory, "choose", None))):
-            raise PluginError("it has no method choose(demand, candidates, now_s)")
-        return start(lambda: with_seed(factory, seed))
-    except PluginError as error:
-        raise ValueError(f"decode_choice {spec!r}: {error}") from error
+    """The choice that a resolved experiment names. Raises ValueError, saying what was not found and what is allowed."""
+    return made("decode_choice", spec, BUILT_IN, seed)

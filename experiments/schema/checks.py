@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.schema.errors import Issue, SpecError
-from experiments.schema.models import is_timing_file
 from experiments.schema.timing import read_timing
+from experiments.schema.words import is_timing_file
 from inputs.errors import KeyPath
 from inputs.regular_file import no_file
 from workloads.arrivals import SYNTHETIC, WITHOUT_SESSIONS

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from experiments.schema.errors import closest
-from inputs.plugin_file import names_plugin
+from experiments.schema.words import migration_rule, one_of, one_of_or_own, own
+from experiments.schema.words import timing as timing_word
 from workloads.arrivals import SYNTHETIC, TRACE_READERS
 from workloads.kv import KV_DTYPE_BYTES, MODELS
-from workloads.prefill import TIMINGS
 from workloads.prefill_choice import BUILT_IN as PREFILL_CHOICES
 from workloads.synthetic import PROFILES
 from workloads.tenants import CONTEXT_LIMIT_TOKENS, TenantSpec
@@ -30,99 +27,13 @@ COMMITS = ("last-chunk", "admission", "none")
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
-def _one_of(what: str, known: Sequence[str]) -> BeforeValidator:
-    """Refuses a word outside `known`."""
-
-    def check(value: Any) -> Any:
-        allowed = ", ".join(known)
-        if not isinstance(value, str) or value not in known:
-            raise PydanticCustomError(
-                "not_allowed", f"{value!r} is no {what}{closest(str(value), known)} (allowed: {allowed})"
-            )
-        return value
-
-    return BeforeValidator(check)
-
-
-def _check_decode_choice(value: Any) -> Any:
-    if isinstance(value, str) and (value in DECODE_CHOICES or names_plugin(value)):
-        return value
-    raise PydanticCustomError(
-        "not_allowed",
-        f"{value!r} is no decode choice{closest(str(value), DECODE_CHOICES)} "
-        f"(allowed: {', '.join(DECODE_CHOICES)} or your own module:Class)",
-    )
-
-
-def is_timing_file(timing: str) -> bool:
-    """Whether a `prefill.timing` names a file and not a set."""
-    return timing.endswith((".yaml", ".yml"))
-
-
-def _check_timing(value: Any) -> Any:
-    if isinstance(value, str) and (value in TIMINGS or is_timing_file(value)):
-        return value
-    raise PydanticCustomError(
-        "not_allowed",
-        f"{value!r} is no prefill timing{closest(str(value), TIMINGS)} "
-        f"(allowed: {', '.join(TIMINGS)}, or the path of a timing file ending in .yaml)",
-    )
-
-
-def _check_prefill_choice(value: Any) -> Any:
-    if isinstance(value, str) and (value in PREFILL_CHOICES or names_plugin(value)):
-        return value
-    raise PydanticCustomError(
-        "not_allowed",
-        f"{value!r} is no prefill choice{closest(str(value), PREFILL_CHOICES)} "
-        f"(allowed: {', '.join(PREFILL_CHOICES)} or your own module:Class)",
-    )
-
-
-def _check_source(value: Any) -> Any:
-    sources = (SYNTHETIC, *TRACE_READERS)
-    if isinstance(value, str) and (value in sources or names_plugin(value)):
-        return value
-    raise PydanticCustomError(
-        "not_allowed",
-        f"{value!r} is no workload source{closest(str(value), sources)} "
-        f"(allowed: {', '.join(sources)} or your own module:Class)",
-    )
-
-
-def _check_topology(value: Any) -> Any:
-    if isinstance(value, str) and names_plugin(value):
-        return value
-    raise PydanticCustomError("not_allowed", f"{value!r} is no topology of your own; write module:Class")
-
-
-def _check_commit(value: Any) -> Any:
-    if isinstance(value, str) and (value in COMMITS or names_plugin(value)):
-        return value
-    raise PydanticCustomError(
-        "not_allowed",
-        f"{value!r} is no commit policy{closest(str(value), COMMITS)} "
-        f"(allowed: {', '.join(COMMITS)} or your own module:Class)",
-    )
-
-
-def _check_migrate(value: Any) -> Any:
-    if value in ("always", "affinity"):
-        return value
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
-        return float(value)
-    raise PydanticCustomError(
-        "not_allowed", f"{value!r} is no migration rule (allowed: always, affinity, or a fraction from 0 to 1)"
-    )
-
-
 Name: TypeAlias = Annotated[str, Field(pattern=_NAME, max_length=60)]
 Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
-DecodeChoice: TypeAlias = Annotated[str, BeforeValidator(_check_decode_choice)]
+DecodeChoice: TypeAlias = Annotated[str, one_of_or_own("decode choice", DECODE_CHOICES)]
 
 
 #: A run whose kernel has not got it is refused before anything is built.
-CongestionControl: TypeAlias = Annotated[str, _one_of("congestion control", ("cubic", "bbr", "reno", "dctcp"))]
+CongestionControl: TypeAlias = Annotated[str, one_of("congestion control", ("cubic", "bbr", "reno", "dctcp"))]
 
 
 class SpecModel(BaseModel):
@@ -156,8 +67,8 @@ class ClusterSpec(SpecModel):
 
 
 class Model(SpecModel):
-    name: Annotated[str, _one_of("known model", tuple(MODELS))] = Field(description="model of the KV table")
-    kv_dtype: Annotated[str, _one_of("kv_dtype", tuple(KV_DTYPE_BYTES))] = Field(
+    name: Annotated[str, one_of("known model", tuple(MODELS))] = Field(description="model of the KV table")
+    kv_dtype: Annotated[str, one_of("kv_dtype", tuple(KV_DTYPE_BYTES))] = Field(
         default="bf16", description="type of the KV cache"
     )
     tp: int = Field(default=4, ge=1, description="tensor-parallel ranks of an instance")
@@ -167,7 +78,7 @@ class Model(SpecModel):
 
 
 class Prefill(SpecModel):
-    timing: Annotated[str, BeforeValidator(_check_timing)] = Field(
+    timing: Annotated[str, timing_word()] = Field(
         default="h100-tp4", description="timing model: a named set or a timing file (.yaml, as `fit` writes it)"
     )
     median_error: float = Field(
@@ -181,7 +92,7 @@ class Prefill(SpecModel):
     chunk_tokens: int | None = Field(
         default=None, ge=1, description="most new tokens of one prefill chunk; default: the timing's (named sets: 2048)"
     )
-    choice: Annotated[str, BeforeValidator(_check_prefill_choice)] = Field(
+    choice: Annotated[str, one_of_or_own("prefill choice", tuple(PREFILL_CHOICES))] = Field(
         default="least-unfinished",
         description="which prefill instance gets a request: least-unfinished, least-work (predicted seconds of prefill "
         "that are left there) or your own module:Class",
@@ -195,10 +106,10 @@ class Scale(SpecModel):
 
 class Tenant(SpecModel):
     name: Name = Field(description="the tenant's name; request ids start with it")
-    source: Annotated[str, BeforeValidator(_check_source)] = Field(
+    source: Annotated[str, one_of_or_own("workload source", (SYNTHETIC, *TRACE_READERS))] = Field(
         description="where its requests come from: synthetic-agentic, a trace format, or your own module:Class"
     )
-    profile: Annotated[str, _one_of("synthetic profile", tuple(PROFILES))] | None = Field(
+    profile: Annotated[str, one_of("synthetic profile", tuple(PROFILES))] | None = Field(
         default=None, description="lengths of the synthetic requests"
     )
     path: str | None = Field(default=None, min_length=1, description="the trace file")
@@ -209,7 +120,7 @@ class Tenant(SpecModel):
         le=10,
         description="offered utilisation of its prefill instances (0.6 is 60 %); traces: none keeps their rate",
     )
-    migrate: Annotated[Literal["always", "affinity"] | float, BeforeValidator(_check_migrate)] = Field(
+    migrate: Annotated[Literal["always", "affinity"] | float, migration_rule()] = Field(
         default="always", description="whose prefix crosses: always, affinity or a fraction"
     )
     offset_s: float | None = Field(
@@ -269,11 +180,11 @@ class Eps(SpecModel):
         default=None, ge=1, description="a rack's GPU links / its uplinks (2 is 2:1)"
     )
     uplinks: int | None = Field(default=None, ge=1, description="uplinks of a rack, instead of oversubscription")
-    topology: Annotated[str, BeforeValidator(_check_topology)] | None = Field(
+    topology: Annotated[str, own("topology")] | None = Field(
         default=None,
         description="routers and links of your own, instead of oversubscription: module:Class, a Mininet Topo",
     )
-    routing: Annotated[str, _one_of("routing", ("ecmp", "adaptive", "srpt"))] = Field(
+    routing: Annotated[str, one_of("routing", ("ecmp", "adaptive", "srpt"))] = Field(
         default="ecmp",
         description="path choice: ecmp hashes flows, adaptive spreads them ideally over a pooled uplink, srpt is "
         "adaptive with the shortest remaining transfer first on every link",
@@ -324,7 +235,7 @@ class Ocs(SpecModel):
     name: Name = Field(description="the fabric's name; its artifacts' folder")
     kind: Literal["ocs"]
     reconfiguration_ms: float = Field(ge=0, le=60_000, description="dark time of a switch in real ms")
-    commit: Annotated[str, BeforeValidator(_check_commit)] = Field(
+    commit: Annotated[str, one_of_or_own("commit policy", COMMITS)] = Field(
         default="last-chunk",
         description="when windows are booked: last-chunk, admission, none or your own module:Class",
     )

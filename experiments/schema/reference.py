@@ -143,8 +143,10 @@ def _words(annotation: Any, metadata: list[Any]) -> Iterator[str]:
 
 def _choice(validator: BeforeValidator) -> Iterator[str]:
     """The words a validator of a choice lets through; nothing where its message lists what its type does not."""
-    known = inspect.getclosurevars(typing.cast(types.FunctionType, validator.func)).nonlocals.get("known", ())
-    yield from (f"`{word}`" for word in known)
+    told = inspect.getclosurevars(typing.cast(types.FunctionType, validator.func)).nonlocals
+    yield from (f"`{word}`" for word in told.get("known", ()))
+    if other := told.get("others", "").lstrip(", ").removeprefix("or "):
+        yield other
 
 
 if __name__ == "__main__":

@@ -29,12 +29,12 @@ from experiments.schema.models import (
     SpecModel,
     Tenant,
     Workload,
-    is_timing_file,
 )
 from experiments.schema.sessions import refuse_where_none_has
 from experiments.schema.source import Source, read
 from experiments.schema.timing import read_timing
 from experiments.schema.topology import leaf_spine, user_graph
+from experiments.schema.words import is_timing_file
 from inputs import yaml_file
 from inputs.errors import KeyPath
 from inputs.plugin_file import PluginError, find, names_plugin

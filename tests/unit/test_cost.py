@@ -8,22 +8,22 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from economics.bill import CircuitParts, PacketParts
+from economics.bill import CircuitDesign, PacketDesign
 from economics.cost import EPS_2TO1, EPS_3TO1, Basis, cost_row, cost_rows, cost_usd, default_fabrics, power_w
 from economics.price_book import PriceBook, load
 from economics.ranges import OutOfRange
 
 A, B = load("A"), load("B")
-EPS_1TO1 = PacketParts(uplinks=32)
+EPS_1TO1 = PacketDesign(uplinks=32)
 PAPER_SIZES_GPUS = (256, 1024, 3072)
 nodes = st.integers(min_value=1, max_value=384)
 fabrics = st.one_of(
-    st.builds(PacketParts, uplinks=st.integers(1, 32)),
-    st.builds(CircuitParts, optics=st.sampled_from(("fr4", "dr4")), ports_per_pair=st.sampled_from((1, 2))),
+    st.builds(PacketDesign, uplinks=st.integers(1, 32)),
+    st.builds(CircuitDesign, optics=st.sampled_from(("fr4", "dr4")), ports_per_pair=st.sampled_from((1, 2))),
 )
 
 
-def ratio(fabric: PacketParts | CircuitParts, reference: PacketParts, book: PriceBook, gpus: int = 256) -> float:
+def ratio(fabric: PacketDesign | CircuitDesign, reference: PacketDesign, book: PriceBook, gpus: int = 256) -> float:
     return cost_usd(fabric.bill(gpus), book) / cost_usd(reference.bill(gpus), book)
 
 
@@ -33,12 +33,12 @@ def ratio(fabric: PacketParts | CircuitParts, reference: PacketParts, book: Pric
     [
         (EPS_1TO1, EPS_2TO1, A, "1.31"),
         (EPS_1TO1, EPS_2TO1, B, "1.27"),
-        (CircuitParts("fr4", 1), EPS_2TO1, A, "0.55"),
-        (CircuitParts("fr4", 2), EPS_2TO1, B, "0.78"),
-        (CircuitParts("fr4", 1), EPS_3TO1, A, "0.61"),
-        (CircuitParts("fr4", 2), EPS_3TO1, B, "0.85"),
-        (CircuitParts("dr4", 1), EPS_2TO1, A, "0.77"),
-        (CircuitParts("dr4", 2), EPS_2TO1, B, "1.36"),
+        (CircuitDesign("fr4", 1), EPS_2TO1, A, "0.55"),
+        (CircuitDesign("fr4", 2), EPS_2TO1, B, "0.78"),
+        (CircuitDesign("fr4", 1), EPS_3TO1, A, "0.61"),
+        (CircuitDesign("fr4", 2), EPS_3TO1, B, "0.85"),
+        (CircuitDesign("dr4", 1), EPS_2TO1, A, "0.77"),
+        (CircuitDesign("dr4", 2), EPS_2TO1, B, "1.36"),
     ],
 )
 def test_the_published_cost_ratios_come_out_to_their_printed_digits(fabric, reference, book, printed, gpus):
@@ -48,13 +48,13 @@ def test_the_published_cost_ratios_come_out_to_their_printed_digits(fabric, refe
 def test_the_ratios_of_book_a_and_b_have_the_third_digit_of_their_derivation():
     derived = [
         ratio(EPS_1TO1, EPS_2TO1, A),
-        ratio(CircuitParts("fr4", 1), EPS_2TO1, A),
-        ratio(CircuitParts("fr4", 1), EPS_3TO1, A),
-        ratio(CircuitParts("dr4", 1), EPS_2TO1, A),
+        ratio(CircuitDesign("fr4", 1), EPS_2TO1, A),
+        ratio(CircuitDesign("fr4", 1), EPS_3TO1, A),
+        ratio(CircuitDesign("dr4", 1), EPS_2TO1, A),
         ratio(EPS_1TO1, EPS_2TO1, B),
-        ratio(CircuitParts("fr4", 2), EPS_2TO1, B),
-        ratio(CircuitParts("fr4", 2), EPS_3TO1, B),
-        ratio(CircuitParts("dr4", 2), EPS_2TO1, B),
+        ratio(CircuitDesign("fr4", 2), EPS_2TO1, B),
+        ratio(CircuitDesign("fr4", 2), EPS_3TO1, B),
+        ratio(CircuitDesign("dr4", 2), EPS_2TO1, B),
     ]
     assert derived == pytest.approx([1.309, 0.551, 0.610, 0.772, 1.270, 0.778, 0.849, 1.358], abs=0.0006)
 
@@ -65,20 +65,20 @@ def test_a_gpu_of_a_2_to_1_packet_fabric_costs_nic_two_modules_leaf_port_and_hal
 
 def test_a_gpu_of_a_circuit_fabric_costs_nic_wdm_module_circuit_ports_and_its_share_of_the_control_network():
     control_usd = (659 + 2 * 99 + 187) / 8
-    assert cost_usd(CircuitParts("fr4", 2).bill(256), A) == pytest.approx(
+    assert cost_usd(CircuitDesign("fr4", 2).bill(256), A) == pytest.approx(
         256 * (1499 + 1.47 * 659 + 2 * 520 + control_usd)
     )
 
 
 def test_parallel_fibre_takes_four_times_the_circuit_ports_and_the_plain_module():
-    bill = CircuitParts("dr4", 1).bill(256)
+    bill = CircuitDesign("dr4", 1).bill(256)
     assert (bill.ocs_ports, bill.modules_400g, bill.modules_fr4) == (4 * 256, 256, 0)
 
 
 def test_3_to_1_is_11_uplinks_per_32_gpus_and_says_2_91():
     assert EPS_3TO1.uplinks_per_gpu == Fraction(11, 32)
     assert EPS_3TO1.label == "EPS 3:1 (2.91:1)"
-    assert [PacketParts(uplinks=count).key for count in (32, 31, 16, 15, 11)] == [
+    assert [PacketDesign(uplinks=count).key for count in (32, 31, 16, 15, 11)] == [
         "eps-1to1",
         "eps-31of32",
         "eps-2to1",
@@ -91,7 +91,7 @@ def test_3_to_1_is_11_uplinks_per_32_gpus_and_says_2_91():
 
 
 def test_an_ocs_port_draws_0_39_w_against_39_4_w_of_a_packet_switch_port():
-    circuit_w, _ = power_w(CircuitParts("fr4", 1).bill(8), A)
+    circuit_w, _ = power_w(CircuitDesign("fr4", 1).bill(8), A)
     # At 1:1 on two tiers a GPU holds three ports: its leaf's, and both ends of its uplink.
     packet_w, _ = power_w(EPS_1TO1.bill(256), A)
     assert (circuit_w / 8, packet_w / 256 / 3) == (pytest.approx(0.39), pytest.approx(39.4))
@@ -136,7 +136,7 @@ def test_more_than_three_tiers_are_refused():
 @pytest.mark.parametrize("ports_per_pair", [1, 2])
 @pytest.mark.parametrize("optics", ["fr4", "dr4"])
 def test_one_stage_of_384_port_planes_reaches_3072_gpus(optics, ports_per_pair):
-    fabric = CircuitParts(optics, ports_per_pair)
+    fabric = CircuitDesign(optics, ports_per_pair)
     assert fabric.bill(3072).gpus == fabric.reach == 3072
     with pytest.raises(OutOfRange, match=r"3,080 GPUs are beyond one OCS stage.*one GPU position.*at most 3,072"):
         fabric.bill(3080)
@@ -144,12 +144,12 @@ def test_one_stage_of_384_port_planes_reaches_3072_gpus(optics, ports_per_pair):
 
 def test_192_port_planes_reach_half_and_the_refusal_names_the_bigger_plane():
     with pytest.raises(OutOfRange, match=r"at most 1,536 GPUs or 384-port planes"):
-        CircuitParts(plane_ports=192).bill(1544)
+        CircuitDesign(plane_ports=192).bill(1544)
 
 
 def test_two_ports_per_pair_need_two_switches_per_gpu_position():
-    assert [CircuitParts("fr4", 1).planes, CircuitParts("fr4", 2).planes] == [8, 16]
-    assert CircuitParts("fr4", 2).bill(3072, whole_switches=True).ocs_switches == 16
+    assert [CircuitDesign("fr4", 1).planes, CircuitDesign("fr4", 2).planes] == [8, 16]
+    assert CircuitDesign("fr4", 2).bill(3072, whole_switches=True).ocs_switches == 16
 
 
 @pytest.mark.parametrize(
@@ -159,11 +159,11 @@ def test_two_ports_per_pair_need_two_switches_per_gpu_position():
         (lambda: EPS_2TO1.bill(-8), "GPUs = -8 is out of range"),
         (lambda: EPS_2TO1.bill(100), "not a whole number of 8-GPU nodes; the next one is 104"),
         (lambda: EPS_2TO1.bill(2.5), "GPUs = 2.5 is not a whole number"),
-        (lambda: PacketParts(uplinks=0), "uplinks per rack = 0 is out of range"),
-        (lambda: PacketParts(uplinks=33), "uplinks per rack = 33 is out of range.*no more than one per GPU"),
-        (lambda: CircuitParts(ports_per_pair=3), "OCS ports per fibre pair = 3 is out of range.*two fibres"),
-        (lambda: CircuitParts(optics="sr4"), "optics 'sr4' is not one of fr4, dr4"),
-        (lambda: CircuitParts(plane_ports=320), "plane ports = 320 is not one of 192, 384"),
+        (lambda: PacketDesign(uplinks=0), "uplinks per rack = 0 is out of range"),
+        (lambda: PacketDesign(uplinks=33), "uplinks per rack = 33 is out of range.*no more than one per GPU"),
+        (lambda: CircuitDesign(ports_per_pair=3), "OCS ports per fibre pair = 3 is out of range.*two fibres"),
+        (lambda: CircuitDesign(optics="sr4"), "optics 'sr4' is not one of fr4, dr4"),
+        (lambda: CircuitDesign(plane_ports=320), "plane ports = 320 is not one of 192, 384"),
         (lambda: EPS_2TO1.bill(256, whole_switches=True, cabling="half"), "leaf cabling 'half'"),
     ],
 )
@@ -207,7 +207,7 @@ def test_whole_1_1_boxes_that_are_full_cost_what_their_ports_cost():
 
 
 def test_a_circuit_switch_holds_as_many_whole_planes_as_its_ports_allow():
-    boxes = [CircuitParts("fr4", 1).bill(gpus, whole_switches=True).ocs_switches for gpus in (256, 1024, 1536, 1544)]
+    boxes = [CircuitDesign("fr4", 1).bill(gpus, whole_switches=True).ocs_switches for gpus in (256, 1024, 1536, 1544)]
     # 32 ports a plane: all 8 in one box of 384; 128 ports: 3 a box; 192: 2; 193: 1.
     assert boxes == [1, 3, 4, 8]
 
@@ -235,7 +235,7 @@ def test_cost_grows_with_gpus(fabric, one, other, whole, book):
 @given(st.integers(17, 384), st.integers(2, 32), st.sampled_from((A, B)))
 def test_cost_falls_with_oversubscription_once_there_are_uplinks(node_count, uplinks, book):
     gpus = 8 * node_count
-    more, fewer = (cost_usd(PacketParts(uplinks=count).bill(gpus), book) for count in (uplinks, uplinks - 1))
+    more, fewer = (cost_usd(PacketDesign(uplinks=count).bill(gpus), book) for count in (uplinks, uplinks - 1))
     assert fewer < more
 
 
@@ -262,7 +262,7 @@ def test_cost_is_linear_in_each_price(fabric, node_count, key, low_usd, high_usd
 
 @given(st.sampled_from(PRICES[:4]), st.floats(1, 1e4))
 def test_the_slope_of_a_price_is_the_number_of_parts_bought(key, extra_usd):
-    bill = PacketParts(uplinks=16).bill(256)
+    bill = PacketDesign(uplinks=16).bill(256)
     parts = dict(zip(PRICES, (256, 2 * 256 + 256, 256 + 256, 0), strict=False))
     before = dict(A.quotes())[key].value
     grown = cost_usd(bill, A.with_value(key, before + extra_usd)) - cost_usd(bill, A)
@@ -273,7 +273,7 @@ def test_the_slope_of_a_price_is_the_number_of_parts_bought(key, extra_usd):
 
 
 def test_every_figure_an_inferred_price_enters_carries_its_bounds():
-    per_gpu = cost_row(CircuitParts("fr4", 2), 256, B).cost_usd_per_gpu
+    per_gpu = cost_row(CircuitDesign("fr4", 2), 256, B).cost_usd_per_gpu
     assert per_gpu.inferred
     assert per_gpu.low == pytest.approx(1450 + 1.47 * 680 + 1040 + 100)
     assert per_gpu.high == pytest.approx(1550 + 1.47 * 730 + 1040 + 190)

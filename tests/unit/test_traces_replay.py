@@ -12,7 +12,7 @@ from trace_samples import CALLS, GAP_S
 
 from workloads.arrivals import arrivals
 from workloads.prefill import PrefillTiming
-from workloads.tenant_requests import traced_drafts
+from workloads.tenant_requests import traced_requests
 from workloads.tenants import TenantSpec
 from workloads.traces import slices
 from workloads.traces.prefixes import PrefixCache
@@ -184,7 +184,7 @@ def test_a_large_file_is_read_as_far_as_the_slice_needs_and_gives_the_same_slice
     whole = run(path, **options)
     monkeypatch.setattr(slices, "_FIRST_TRY_ROWS", 64)
     monkeypatch.setattr(slices, "_ROWS_BEFORE_OFFSET", 256)
-    traced_drafts.cache_clear()
+    traced_requests.cache_clear()
     part = run(path, **options)
     assert part.requests == whole.requests
     assert whole.reports[0].trace.rows_read == 20_000
@@ -200,7 +200,7 @@ def test_ties_of_a_large_file_are_spread_as_if_it_were_read_whole(tmp_path, monk
     path.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + rows)
     whole = run(path, load=0.5, warmup_s=2.0)
     monkeypatch.setattr(slices, "_FIRST_TRY_ROWS", 8)
-    traced_drafts.cache_clear()
+    traced_requests.cache_clear()
     part = run(path, load=0.5, warmup_s=2.0)
     assert part.requests == whole.requests
     assert part.reports[0].trace.rows_read < 400
